@@ -1,0 +1,20 @@
+/* file.h - reading whole files, and writing so that nothing is ever half-written. */
+#ifndef CHORALE_BASE_FILE_H
+#define CHORALE_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+/* The whole file with a NUL after it; caller frees. STATUS_IO names the path and the reason. `limit` bytes at most. */
+enum status file_read(const char *path, size_t limit, char **data, size_t *length) MUST_CHECK;
+/* The whole of a gzip or plain file (zlib), inflated; caller frees. */
+enum status file_read_gzip(const char *path, size_t limit, unsigned char **data, size_t *length) MUST_CHECK;
+/* Write to "path.tmp.PID", fsync, rename over path, fsync the folder. The temporary file is removed on failure. */
+enum status file_write_atomic(const char *path, const void *data, size_t length) MUST_CHECK;
+bool file_exists(const char *path);
+/* mkdir -p. */
+enum status folder_create(const char *path) MUST_CHECK;
+
+#endif
