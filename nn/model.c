@@ -42,22 +42,21 @@ static enum status unknown_name(const char *name)
     return fail(STATUS_USAGE, "model %s: no such network: one of %s", name, model_names());
 }
 
-static enum status find_family(const char *name, const struct family **family)
+static const struct family *find_family(const char *name)
 {
     for (size_t k = 0; k < FAMILIES; k++) {
-        if (strcmp(families[k].name, name) == 0) {
-            *family = &families[k];
-            return STATUS_OK;
-        }
+        if (strcmp(families[k].name, name) == 0)
+            return &families[k];
     }
-    return unknown_name(name);
+    return NULL;
 }
 
 enum status model_create(const char *name, int classes, int image_size, struct model **model)
 {
     *model = NULL;
-    const struct family *family = NULL;
-    TRY(find_family(name, &family));
+    const struct family *family = find_family(name);
+    if (!family)
+        return unknown_name(name);
     if (image_size < family->least_size || image_size > LARGEST_IMAGE)
         return fail(STATUS_USAGE, "model %s: image size %d: %d to %d pixels", name, image_size, family->least_size,
                     LARGEST_IMAGE);
