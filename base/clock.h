@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-uint64_t clock_ns(void);      /* CLOCK_MONOTONIC, nanoseconds */
-double clock_seconds(void);   /* the same, seconds            */
+uint64_t clock_ns(void);          /* CLOCK_MONOTONIC, nanoseconds */
+double clock_seconds(void);       /* the same, seconds            */
 void clock_sleep_ns(uint64_t ns); /* sleeps at least ns, restarted after EINTR */
 
 uint64_t deadline_after(double seconds); /* seconds <= 0 or inf: never passes */

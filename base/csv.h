@@ -4,7 +4,8 @@
 
 #include "base/text.h"
 
-/* Append one field to the row being built in `row` (a comma goes before it unless the row is empty or ends in \n). */
+/* Append one field to the row being built in `row` (a comma goes before it unless the row is empty or ends in \n).
+ * NULL is an empty field; an empty first field is written as "", so that the row is not empty after it. */
 void csv_add(struct text *row, const char *field);
 void csv_add_real(struct text *row, double value, int digits); /* not finite: an empty field */
 void csv_add_size(struct text *row, size_t value);

@@ -7,9 +7,11 @@
 
 #include "base/status.h"
 
-/* The whole file with a NUL after it; caller frees. STATUS_IO names the path and the reason. `limit` bytes at most. */
+/* The whole file with a NUL after it; caller frees. STATUS_IO names the path and the reason; STATUS_FORMAT when
+ * it holds more than `limit` bytes. On failure *data is NULL. Pipes and devices work, too. */
 enum status file_read(const char *path, size_t limit, char **data, size_t *length) MUST_CHECK;
-/* The whole of a gzip or plain file (zlib), inflated; caller frees. */
+/* The whole of a gzip or plain file (zlib), inflated, with a NUL after it; caller frees. STATUS_FORMAT when it is
+ * damaged, ends too early or inflates to more than `limit` bytes. */
 enum status file_read_gzip(const char *path, size_t limit, unsigned char **data, size_t *length) MUST_CHECK;
 /* Write to "path.tmp.PID", fsync, rename over path, fsync the folder. The temporary file is removed on failure. */
 enum status file_write_atomic(const char *path, const void *data, size_t length) MUST_CHECK;

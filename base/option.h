@@ -25,9 +25,9 @@ enum option_type {
 };
 
 struct option {
-    const char *key;          /* "segment"; on the command line --segment                                   */
-    char letter;              /* 'n' for -n, 0 for none                                                      */
-    bool repeats;             /* given again, the values are joined with a space (--allreduce=a --allreduce=b) */
+    const char *key; /* "segment"; on the command line --segment                                   */
+    char letter;     /* 'n' for -n, 0 for none                                                      */
+    bool repeats;    /* given again, the values are joined with a space (--allreduce=a --allreduce=b) */
     enum option_type type;
     const char *default_text; /* what stands when not given; NULL = unset; shown in help                    */
     const char *unit;         /* "B", "s", "workers", ...; NULL = none                                       */
@@ -47,7 +47,8 @@ enum status option_values_init(struct option_values *values, const struct option
 enum status option_values_copy(struct option_values *to, const struct option_values *from) MUST_CHECK;
 void option_values_release(struct option_values *values);
 
-/* Check and store one value. STATUS_USAGE with the nearest key, or with the values taken. */
+/* Check and store one value, in its canonical spelling (64M for 65536K, 0.1 for 0.10). STATUS_USAGE with the nearest
+ * key, or with the key, the value and what is taken. Set again, the later value stands (`repeats`: both). */
 enum status option_set(struct option_values *values, const char *key, const char *text) MUST_CHECK;
 bool option_given(const struct option_values *values, const char *key);
 
@@ -61,14 +62,19 @@ const char *option_text(const struct option_values *values, const char *key); /*
 
 /* Parse argv[1..]. Options may stand anywhere; "--" ends them. Words that are no options go to `rest`
  * (pointers into argv, array allocated, caller frees; pass NULL to refuse them with STATUS_USAGE).
- * Long options take "--key=value" or "--key value"; letters "-n 4" or "-n4". "--help" sets *help_wanted. */
+ * Long options take "--key=value" or "--key value"; letters "-n 4" or "-n4". "--help" and "-h"
+ * (unless the table has these) set *help_wanted and nothing else is parsed; NULL: no help here. A word that looks like
+ * an option is never taken as a value: write --key=-n. */
 enum status option_parse(struct option_values *values, int argc, char **argv, bool *help_wanted, char ***rest,
                          size_t *rest_count) MUST_CHECK;
 
 /* The help text of a table, one option a line: "  --segment=SIZE   help (default 256K, B)". */
 void option_help(const struct option *table, struct text *text);
 
-/* The option given on the command line whose value stands, as "key=value key=value", sorted by key, defaults left out. */
+/* The options given whose values differ from the default, as "key=value key=value", sorted by key. */
 void option_describe(const struct option_values *values, struct text *text);
+
+/* For tests: STATUS_INTERNAL when a key or letter stands twice or a default is not a value of its own option. */
+enum status option_table_check(const struct option *table) MUST_CHECK;
 
 #endif

@@ -10,9 +10,9 @@
 
 enum status {
     STATUS_OK = 0,
-    STATUS_AGAIN = 1,        /* not complete yet; call again after progress                              */
-    STATUS_USAGE = -1,       /* the user's words are wrong: unknown name, torn spec, value out of range  */
-    STATUS_REFUSED = -2,     /* well-formed, but this algorithm or build can't do it; the text says why  */
+    STATUS_AGAIN = 1,    /* not complete yet; call again after progress                              */
+    STATUS_USAGE = -1,   /* the user's words are wrong: unknown name, torn spec, value out of range  */
+    STATUS_REFUSED = -2, /* well-formed, but this algorithm or build can't do it; the text says why  */
     STATUS_NO_MEMORY = -3,
     STATUS_IO = -4,          /* a file or socket failed: errno's text is in the message                  */
     STATUS_FORMAT = -5,      /* a file's or message's content is wrong                                   */
@@ -44,20 +44,20 @@ const char *status_name(enum status status);
 int status_exit_code(enum status status);
 
 /* Forward a failure to the caller (no resources held). */
-#define TRY(expression)                       \
-    do {                                      \
-        enum status try_status = (expression); \
-        if (try_status < 0)                   \
-            return try_status;                \
+#define TRY(expression)                                                                                                \
+    do {                                                                                                               \
+        enum status try_status = (expression);                                                                         \
+        if (try_status < 0)                                                                                            \
+            return try_status;                                                                                         \
     } while (0)
 
 /* Forward a failure through the function's single exit `label`; needs a local `enum status status`.
  * All frees stand after the label, so every path releases what it holds. */
-#define TRY_TO(label, expression)  \
-    do {                           \
-        status = (expression);     \
-        if (status < 0)            \
-            goto label;            \
+#define TRY_TO(label, expression)                                                                                      \
+    do {                                                                                                               \
+        status = (expression);                                                                                         \
+        if (status < 0)                                                                                                \
+            goto label;                                                                                                \
     } while (0)
 
 #endif

@@ -1,0 +1,88 @@
+/* comm.h - collectives on a real network: a communicator, teams, and collectives that run a schedule.
+ *
+ * A comm belongs to one job and one transport. A collective is made once for a shape and a vector size and may be started
+ * many times; its buffers are given at each start. Collectives of one team must be created and started in the same order
+ * on all its workers; several may be under way at once.
+ *
+ * Progress: whoever waits drives it. With `progress_thread`, a thread of the comm drives it while nobody waits, so that
+ * an exchange runs during compute; it sleeps when nothing is under way. Every wait has a deadline, and its message tells
+ * algorithm, round, lane, peer, bytes posted and completed.
+ *
+ * Threads: one thread starts and waits at a time (the progress thread is the comm's own affair).
+ */
+#ifndef CHORALE_COMM_COMM_H
+#define CHORALE_COMM_COMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "algos/schedule.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/text.h"
+
+struct comm;
+struct team;
+struct collective;
+struct job;
+struct transport;
+
+struct comm_request {
+    struct transport *transport; /* taken over: closed by comm_close(), also when comm_open() fails */
+    struct job *job;             /* watched while waiting; NULL in tests on loopback                */
+    size_t segment;              /* bytes of a wire segment; 0 = 256 KiB                            */
+    unsigned window;             /* receives posted ahead on each (peer, lane); 0 = 4               */
+    double deadline;             /* seconds without any progress before a wait fails; <= 0 = 30     */
+    bool progress_thread;
+};
+
+enum status comm_open(const struct comm_request *request, struct comm **comm) MUST_CHECK;
+void comm_close(struct comm *comm); /* accepts NULL; ends what is under way */
+int comm_rank(const struct comm *comm);
+int comm_size(const struct comm *comm);
+size_t comm_segment(const struct comm *comm);
+unsigned comm_window(const struct comm *comm);
+const char *comm_transport(const struct comm *comm); /* "shm", "tcp", "loopback" */
+void comm_describe(const struct comm *comm, struct text *text);
+
+/* All workers. Belongs to the comm. */
+struct team *comm_world(struct comm *comm);
+/* A team of some workers, in the given order; called by those workers only, with the same list, in one order with other
+ * teams of the same workers. STATUS_USAGE: rank out of range, twice, or not ours. Free with team_destroy(). At most 255. */
+enum status team_create(struct comm *comm, const int *ranks, int count, struct team **team) MUST_CHECK;
+void team_destroy(struct team *team); /* accepts NULL */
+int team_rank(const struct team *team);
+int team_size(const struct team *team);
+
+struct collective_request {
+    struct team *team;
+    const struct shape *shape; /* for team_size workers; must outlive the collective */
+    const char *name;          /* canonical spec: compared with the other workers' and used in messages; copied */
+    size_t count;              /* elements */
+    enum dtype dtype;
+    enum reduce_op op;         /* mixing shapes take only REDUCE_SUM of f32 or f64 */
+};
+
+/* Sent by this worker in the latest run, counted where the transport is called: payload only, and messages before
+ * segmentation (as schedules count them). Times are CLOCK_MONOTONIC of start() and of the last completion. */
+struct collective_traffic {
+    size_t bytes_sent, messages_sent;
+    size_t control_messages; /* grants and headers: no payload */
+    uint64_t started_ns, finished_ns;
+};
+
+enum status collective_create(const struct collective_request *request, struct collective **collective) MUST_CHECK;
+void collective_destroy(struct collective *collective); /* accepts NULL; must not be under way unless the comm has failed */
+
+/* Start. input and output are equal (in place) or don't overlap; both hold count elements aligned to their type, both may be
+ * NULL when count is 0. They belong to the collective until it is done. STATUS_USAGE: already under way, or bad buffers. */
+enum status collective_start(struct collective *collective, const void *input, void *output) MUST_CHECK;
+/* STATUS_OK when done, STATUS_AGAIN when not; drives progress a little. */
+enum status collective_test(struct collective *collective) MUST_CHECK;
+/* Until done. STATUS_TIMEOUT, STATUS_PEER_LOST, STATUS_MISMATCH (another worker called something else: both calls are
+ * named), STATUS_IO. After a failure the comm is unusable: close it. */
+enum status collective_wait(struct collective *collective) MUST_CHECK;
+void collective_traffic(const struct collective *collective, struct collective_traffic *traffic);
+
+#endif

@@ -1,0 +1,83 @@
+/* transport.h - bytes between workers: tagged messages, matched by (peer, tag), behind one table of functions.
+ *
+ * fabric.c (libfabric RDM tagged endpoints: shm, tcp;ofi_rxm, ...) and loopback.c (one process, for tests).
+ *
+ * Threads: a transport is used by one thread at a time; the executor's lock sees to it. Nothing blocks except `wait`.
+ * Messages are matched by exact tag under the receive's `ignore` mask; several messages of one tag from one peer arrive in
+ * order. A receive should stand before its message comes; what comes first is kept by the provider, within its limits.
+ */
+#ifndef CHORALE_COMM_TRANSPORT_H
+#define CHORALE_COMM_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "base/text.h"
+
+#define TRANSPORT_ANY (-1)                     /* receive from any peer             */
+#define TRANSPORT_TAG_BITS 60                  /* tags are below 2^60               */
+
+/* One transfer under way. Owned by the caller, who must leave it in place until it is reported by progress(). The provider
+ * keeps its own context in `provider`, which must come first. */
+struct transfer {
+    void *provider[8];  /* libfabric's fi_context2                                               */
+    void *context;      /* the caller's                                                          */
+    size_t bytes;       /* set when done: bytes moved                                            */
+    enum status status; /* set when done: STATUS_OK, PEER_LOST, INTERRUPTED (cancelled), ...     */
+};
+
+struct transport;
+
+struct transport_ops {
+    void (*close)(struct transport *transport); /* accepts NULL; outstanding transfers are abandoned */
+    /* Start a send or receive. STATUS_AGAIN: no room now, call progress() and try again (bounded by the caller's deadline:
+     * a dead peer answers AGAIN for ever). Completion is reported by progress(), also for small messages. */
+    enum status (*send)(struct transport *transport, int peer, uint64_t tag, const void *data, size_t bytes,
+                        struct transfer *transfer);
+    enum status (*receive)(struct transport *transport, int peer, uint64_t tag, uint64_t ignore, void *data, size_t bytes,
+                           struct transfer *transfer);
+    /* Move things on and report what is done: up to `limit` transfers. Never blocks. */
+    enum status (*progress)(struct transport *transport, struct transfer **done, size_t limit, size_t *count);
+    /* Nothing to do: wait until something may have happened, `ns` at most, by the provider's best means (sched_yield, a
+     * short sleep, or sleeping on the completion queue). `idle` counts the empty rounds before, so that it may begin
+     * by yielding and sleep later. Never spins when there are more workers than cores. */
+    void (*wait)(struct transport *transport, uint64_t ns, unsigned idle);
+    /* Ask for a receive to be given up; it is then reported with STATUS_INTERRUPTED (or done after all). */
+    void (*cancel)(struct transport *transport, struct transfer *transfer);
+    /* Provider, version, interface: stored with every result. */
+    void (*describe)(const struct transport *transport, struct text *text);
+};
+
+struct transport {
+    const struct transport_ops *ops;
+    const char *name;    /* as users type it: "shm", "tcp", "loopback" */
+    int rank, size;
+    size_t eager_limit;  /* messages up to this travel best without the receiver's grant (bytes, with our header) */
+};
+
+struct job;
+
+struct fabric_request {
+    struct job *job;
+    const char *name;     /* auto, shm, tcp, net, verbs, efa. auto: shm if every worker has it and all are on one host
+                             with one /dev/shm, else tcp; decided jointly over the job's channel                    */
+    const char *provider; /* raw libfabric provider string that overrides `name`; NULL = none                       */
+    const char *interface;/* tcp: the interface to use; NULL = lo when all workers are on this host                  */
+};
+
+/* Collective over the job. STATUS_UNAVAILABLE when the provider is missing here, naming it and what to install or free
+ * (e.g. /dev/shm too small: wanted and available bytes); STATUS_USAGE for an unknown name. */
+enum status fabric_open(const struct fabric_request *request, struct transport **transport) MUST_CHECK;
+
+/* `size` endpoints in one process. mode: how messages arrive. Any thread may use its own endpoint. Close each endpoint with
+ * ops->close; the hub goes with the last one. */
+enum loopback_mode {
+    LOOPBACK_IN_ORDER,
+    LOOPBACK_SHUFFLED, /* messages between different (peer, tag) overtake each other at random */
+    LOOPBACK_DELAYED   /* and are held back for a random number of progress rounds             */
+};
+enum status loopback_open(int size, enum loopback_mode mode, uint64_t seed, struct transport **transports) MUST_CHECK;
+
+#endif
