@@ -1,7 +1,8 @@
 /* kernels.h - reduction of element ranges, with run-time dispatch (AVX2 where the processor has it, else plain C).
  *
  * Both give the same bits: the operation on each element is the same IEEE operation in the same order.
- * min and max: if either operand is NaN, the result is NaN, on every path.
+ * min and max: if either operand is NaN, the result is NaN (the one quiet NaN), on every path; -0 is below +0. So they are
+ * commutative to the bit; sums are, but for the payload of a NaN.
  * Ranges may be unaligned to vectors (but aligned to their type); out may be a or b, else they don't overlap.
  */
 #ifndef CHORALE_COMM_KERNELS_H
@@ -20,7 +21,7 @@ void kernel_reduce(enum dtype dtype, enum reduce_op op, void *out, const void *a
 void kernel_axpy(enum dtype dtype, void *out, const void *a, const void *b, double weight, size_t count);
 /* out[i] = weight * a[i], f32 and f64 only. */
 void kernel_scale(enum dtype dtype, void *out, const void *a, double weight, size_t count);
-/* out[i] = a[i] / divisor (integers truncate). */
+/* out[i] = a[i] / divisor (integers truncate); divisor > 0. */
 void kernel_divide(enum dtype dtype, void *out, const void *a, int divisor, size_t count);
 
 /* "AVX2" or "C". */
