@@ -47,20 +47,44 @@ static bool in_bounds(const struct option *option, double value)
     return !has_bounds(option) || (value >= option->min && value <= option->max);
 }
 
-/* " from 1 to 64", " of at least 1", " of at most 9" or nothing. */
+/* 67108864 becomes 64M: the largest suffix that loses nothing. */
+static void add_size(struct text *text, size_t bytes)
+{
+    static const char *const suffixes[] = {"", "K", "M", "G"};
+    size_t suffix = 0;
+    while (bytes != 0 && bytes % 1024 == 0 && suffix < 3) {
+        bytes /= 1024;
+        suffix++;
+    }
+    text_addf(text, "%zu%s", bytes, suffixes[suffix]);
+}
+
+/* A bound in the spelling of its option: 64M, 1000000, 0.5. */
+static void add_bound(const struct option *option, double bound, struct text *text)
+{
+    const double size_limit = 9e18;
+    if (option->type == OPTION_SIZE && bound >= 0 && bound < size_limit)
+        add_size(text, (size_t)bound);
+    else if (option->type == OPTION_INT)
+        text_add_fixed(text, bound, 0);
+    else
+        text_add_real(text, bound, 15);
+}
+
+/* " from 1 to 64" (the words before are `from`), " at least 1", " at most 9" or nothing. */
 static void add_bounds(const struct option *option, const char *from, struct text *text)
 {
     if (!has_bounds(option) || (isinf(option->min) && isinf(option->max)))
         return;
     if (isinf(option->max) || isinf(option->min)) {
         text_add(text, isinf(option->max) ? " at least " : " at most ");
-        text_add_real(text, isinf(option->max) ? option->min : option->max, 15);
+        add_bound(option, isinf(option->max) ? option->min : option->max, text);
         return;
     }
     text_add(text, from);
-    text_add_real(text, option->min, 15);
+    add_bound(option, option->min, text);
     text_add(text, " to ");
-    text_add_real(text, option->max, 15);
+    add_bound(option, option->max, text);
 }
 
 /* ---- values ---- */
@@ -118,18 +142,6 @@ static const char *choice_nearest(const char *choices, const char *text, struct 
     free(list);
     free(storage);
     return found != NULL ? text_string(nearest) : NULL;
-}
-
-/* 67108864 becomes 64M: the largest suffix that loses nothing. */
-static void add_size(struct text *text, size_t bytes)
-{
-    static const char *const suffixes[] = {"", "K", "M", "G"};
-    size_t suffix = 0;
-    while (bytes != 0 && bytes % 1024 == 0 && suffix < 3) {
-        bytes /= 1024;
-        suffix++;
-    }
-    text_addf(text, "%zu%s", bytes, suffixes[suffix]);
 }
 
 static bool accept_int(const struct option *option, const char *text, struct text *canonical)
@@ -588,7 +600,7 @@ static void add_help_facts(const struct option *option, struct text *text)
     struct text facts = {0};
     if (option->default_text != NULL && option->default_text[0] != '\0' && option->type != OPTION_FLAG)
         text_addf(&facts, ", default %s", option->default_text);
-    if (has_bounds(option)) {
+    if (has_bounds(option) && !(isinf(option->min) && isinf(option->max))) {
         text_add(&facts, ",");
         add_bounds(option, " ", &facts);
     }

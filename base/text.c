@@ -248,7 +248,7 @@ enum status parse_size(const char *string, size_t *bytes)
     return STATUS_OK;
 }
 
-/* Small units divide, since 1.9 / 1e6 is the double nearest to 1.9e-6 where 1.9 * 1e-6 may be its neighbour. */
+/* Small units divide, because 1e6 is exact in binary and 1e-6 is not. */
 static const struct unit {
     const char *dimension, *name;
     double multiply, divide;
