@@ -1,0 +1,247 @@
+/* test_file.c - whole files in and out, and nothing left behind when the disk is full. */
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "base/file.h"
+#include "base/rng.h"
+#include "tests/base/expect.h"
+
+#define BIG ((size_t)3 << 20)
+
+static char folder[] = "/tmp/chorale-file-XXXXXX";
+static char path_text[256];
+
+/* "NAME" in this test's own folder; valid until the next call. */
+static const char *in_folder(const char *name)
+{
+    (void)snprintf(path_text, sizeof path_text, "%s/%s", folder, name);
+    return path_text;
+}
+
+static void setup(void)
+{
+    cr_assert_not_null(mkdtemp(folder));
+}
+
+static void remove_tree(void)
+{
+    char command[300];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command) != 0)
+        cr_expect(false, "%s", command);
+}
+
+static size_t entries(void)
+{
+    size_t count = 0;
+    DIR *stream = opendir(folder);
+    cr_assert_not_null(stream);
+    while (readdir(stream) != NULL)
+        count++;
+    (void)closedir(stream);
+    return count - 2; /* . and .. */
+}
+
+static void expect_contents(const char *path, const void *wanted, size_t wanted_length)
+{
+    char *data = NULL;
+    size_t length = 0;
+    EXPECT_OK(file_read(path, BIG, &data, &length));
+    cr_assert_eq(length, wanted_length);
+    cr_expect(memcmp(data, wanted, length) == 0);
+    cr_expect_eq(data[length], '\0');
+    free(data);
+}
+
+static char *big_data(void)
+{
+    char *data = malloc(BIG);
+    cr_assert_not_null(data);
+    for (size_t i = 0; i < BIG; i++)
+        data[i] = (char)(rng_u64(1, i / 16) >> 56);
+    return data;
+}
+
+TestSuite(file, .init = setup, .fini = remove_tree);
+
+Test(file, what_is_written_is_read)
+{
+    char *big = big_data();
+    EXPECT_OK(file_write_atomic(in_folder("big"), big, BIG));
+    expect_contents(in_folder("big"), big, BIG);
+    EXPECT_OK(file_write_atomic(in_folder("big"), "short", 5));
+    expect_contents(in_folder("big"), "short", 5);
+    EXPECT_OK(file_write_atomic(in_folder("empty"), "", 0));
+    expect_contents(in_folder("empty"), "", 0);
+    cr_expect_eq(entries(), 2, "a temporary file is left");
+    free(big);
+}
+
+Test(file, a_name_without_a_folder_is_in_the_current_one)
+{
+    cr_assert_eq(chdir(folder), 0);
+    EXPECT_OK(file_write_atomic("here", "x", 1));
+    expect_contents(in_folder("here"), "x", 1);
+}
+
+Test(file, reading_has_a_limit)
+{
+    char *data = NULL;
+    size_t length = 0;
+    EXPECT_OK(file_write_atomic(in_folder("five"), "12345", 5));
+    EXPECT_OK(file_read(in_folder("five"), 5, &data, &length));
+    cr_expect_eq(length, 5);
+    free(data);
+    EXPECT_FAIL(STATUS_FORMAT, "limit of 4 bytes", file_read(in_folder("five"), 4, &data, &length));
+    cr_expect_null(data);
+    EXPECT_OK(file_read(in_folder("five"), SIZE_MAX, &data, &length));
+    cr_expect_eq(length, 5);
+    free(data);
+    EXPECT_FAIL(STATUS_FORMAT, "limit of 1000 bytes", file_read("/dev/zero", 1000, &data, &length));
+}
+
+Test(file, reading_says_what_is_wrong)
+{
+    char *data = NULL;
+    unsigned char *bytes = NULL;
+    size_t length = 0;
+    EXPECT_FAIL(STATUS_IO, "absent: No such file", file_read(in_folder("absent"), BIG, &data, &length));
+    EXPECT_FAIL(STATUS_IO, "absent: No such file", file_read_gzip(in_folder("absent"), BIG, &bytes, &length));
+    EXPECT_FAIL(STATUS_IO, "directory", file_read(folder, BIG, &data, &length));
+    EXPECT_FAIL(STATUS_IO, "directory", file_read_gzip(folder, BIG, &bytes, &length));
+    cr_expect_null(data);
+    cr_expect_null(bytes);
+}
+
+Test(file, pipes_are_read_to_their_end)
+{
+    int ends[2];
+    char name[32];
+    cr_assert_eq(pipe(ends), 0);
+    cr_assert_eq(write(ends[1], "through a pipe", 14), 14);
+    (void)close(ends[1]);
+    (void)snprintf(name, sizeof name, "/dev/fd/%d", ends[0]);
+    expect_contents(name, "through a pipe", 14);
+    (void)close(ends[0]);
+}
+
+static void write_gzip(const char *path, const char *data, size_t length)
+{
+    gzFile stream = gzopen(path, "wb");
+    cr_assert_not_null(stream);
+    cr_assert_eq(gzwrite(stream, data, (unsigned)length), (int)length);
+    cr_assert_eq(gzclose(stream), Z_OK);
+}
+
+Test(file, gzip_and_plain_read_alike)
+{
+    char *big = big_data();
+    unsigned char *bytes = NULL;
+    size_t length = 0;
+    write_gzip(in_folder("packed.gz"), big, BIG);
+    EXPECT_OK(file_write_atomic(in_folder("plain"), big, BIG));
+    static const char *const names[] = {"packed.gz", "plain"};
+    for (size_t i = 0; i < 2; i++) {
+        EXPECT_OK(file_read_gzip(in_folder(names[i]), BIG, &bytes, &length));
+        cr_assert_eq(length, BIG);
+        cr_expect(memcmp(bytes, big, BIG) == 0);
+        free(bytes);
+        EXPECT_FAIL(STATUS_FORMAT, "limit", file_read_gzip(in_folder(names[i]), BIG - 1, &bytes, &length));
+        cr_expect_null(bytes);
+    }
+    free(big);
+}
+
+/* Rewrite the packed file with `length` bytes of it, the one at `flip` changed. */
+static void damage(size_t length, size_t flip)
+{
+    char *data = NULL;
+    size_t whole = 0;
+    EXPECT_OK(file_read(in_folder("packed.gz"), BIG, &data, &whole));
+    cr_assert_lt(flip, whole);
+    data[flip] = (char)(data[flip] ^ 0x55);
+    EXPECT_OK(file_write_atomic(in_folder("damaged.gz"), data, length < whole ? length : whole));
+    free(data);
+}
+
+Test(file, damaged_gzip_is_refused)
+{
+    char *big = big_data();
+    unsigned char *bytes = NULL;
+    size_t length = 0;
+    write_gzip(in_folder("packed.gz"), big, 50000);
+    free(big);
+    damage(1000, 1001);
+    EXPECT_FAIL(STATUS_FORMAT, "ends too early", file_read_gzip(in_folder("damaged.gz"), BIG, &bytes, &length));
+    cr_expect_null(bytes);
+    cr_expect_eq(length, 0);
+    struct stat about;
+    cr_assert_eq(stat(in_folder("packed.gz"), &about), 0);
+    damage(BIG, (size_t)about.st_size - 6); /* in the checksum */
+    EXPECT_FAIL(STATUS_FORMAT, "damaged.gz", file_read_gzip(in_folder("damaged.gz"), BIG, &bytes, &length));
+    cr_expect_null(bytes);
+}
+
+Test(file, a_failed_write_leaves_the_old_file_and_no_other)
+{
+    EXPECT_OK(file_write_atomic(in_folder("kept"), "old", 3));
+    char *big = big_data();
+    /* A file size limit ends the write in the middle, as a full disk does. */
+    struct rlimit limit = {.rlim_cur = 65536, .rlim_max = RLIM_INFINITY};
+    cr_assert_neq(signal(SIGXFSZ, SIG_IGN), SIG_ERR);
+    struct rlimit before;
+    cr_assert_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit.rlim_max = before.rlim_max;
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    EXPECT_FAIL(STATUS_IO, "kept: File too large", file_write_atomic(in_folder("kept"), big, BIG));
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
+    expect_contents(in_folder("kept"), "old", 3);
+    cr_expect_eq(entries(), 1, "the temporary file is left");
+    free(big);
+}
+
+Test(file, a_full_device_is_reported)
+{
+    /* The temporary file's name leads to the device that is always full. */
+    char temporary[300];
+    (void)snprintf(temporary, sizeof temporary, "%s.tmp.%ld", in_folder("full"), (long)getpid());
+    if (link("/dev/full", temporary) != 0)
+        cr_skip_test("no hard link to /dev/full can be made here");
+    EXPECT_FAIL(STATUS_IO, "No space left on device", file_write_atomic(in_folder("full"), "x", 1));
+    cr_expect_eq(entries(), 0);
+}
+
+Test(file, a_folder_in_the_way_is_reported)
+{
+    cr_assert_eq(mkdir(in_folder("taken"), 0700), 0);
+    EXPECT_FAIL(STATUS_IO, "taken: Is a directory", file_write_atomic(in_folder("taken"), "x", 1));
+    EXPECT_FAIL(STATUS_IO, "No such file", file_write_atomic(in_folder("absent/file"), "x", 1));
+    cr_expect_eq(entries(), 1, "the temporary file is left");
+}
+
+Test(file, exists)
+{
+    cr_expect(file_exists(folder));
+    cr_expect_not(file_exists(in_folder("absent")));
+}
+
+Test(file, folders_are_made_all_the_way)
+{
+    EXPECT_OK(folder_create(in_folder("a/b//c/")));
+    cr_expect(file_exists(in_folder("a/b/c")));
+    EXPECT_OK(folder_create(in_folder("a/b/c")));
+    EXPECT_OK(folder_create("/"));
+    cr_assert_eq(chdir(folder), 0);
+    EXPECT_OK(folder_create("relative/./x"));
+    cr_expect(file_exists(in_folder("relative/x")));
+    EXPECT_OK(file_write_atomic(in_folder("file"), "", 0));
+    EXPECT_FAIL(STATUS_IO, "in the way", folder_create(in_folder("file")));
+    EXPECT_FAIL(STATUS_IO, "in the way", folder_create(in_folder("file/x")));
+    EXPECT_FAIL(STATUS_IO, "", folder_create(""));
+}
