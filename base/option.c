@@ -376,40 +376,40 @@ const char *option_text(const struct option_values *values, const char *key)
     return text != NULL ? text : option->default_text;
 }
 
-static bool is_type(const struct option_values *values, const char *key, enum option_type type)
+/* The text of an option whose type is one of two; NULL, without asserts, for any other. */
+static const char *text_of(const struct option_values *values, const char *key, enum option_type type,
+                           enum option_type other)
 {
-    const struct option *option = table_find(values->table, key, strlen(key));
-    return option != NULL && option->type == type;
+    const struct option *option = known(values, key);
+    bool right = option != NULL && (option->type == type || option->type == other);
+    assert(right && "the option is of another type");
+    return right ? option_text(values, key) : NULL;
 }
 
 long long option_int(const struct option_values *values, const char *key)
 {
-    assert(is_type(values, key, OPTION_INT));
-    const char *text = option_text(values, key);
+    const char *text = text_of(values, key, OPTION_INT, OPTION_INT);
     long long value = 0;
     return text != NULL && parse_int(text, &value) == STATUS_OK ? value : 0;
 }
 
 size_t option_size(const struct option_values *values, const char *key)
 {
-    assert(is_type(values, key, OPTION_SIZE));
-    const char *text = option_text(values, key);
+    const char *text = text_of(values, key, OPTION_SIZE, OPTION_SIZE);
     size_t value = 0;
     return text != NULL && parse_size(text, &value) == STATUS_OK ? value : 0;
 }
 
 double option_real(const struct option_values *values, const char *key)
 {
-    assert(is_type(values, key, OPTION_REAL) || is_type(values, key, OPTION_SECONDS));
-    const char *text = option_text(values, key);
+    const char *text = text_of(values, key, OPTION_REAL, OPTION_SECONDS);
     double value = 0;
     return text != NULL && parse_real(text, &value) == STATUS_OK ? value : 0;
 }
 
 bool option_flag(const struct option_values *values, const char *key)
 {
-    assert(is_type(values, key, OPTION_FLAG));
-    const char *text = option_text(values, key);
+    const char *text = text_of(values, key, OPTION_FLAG, OPTION_FLAG);
     return text != NULL && strcmp(text, "1") == 0;
 }
 
