@@ -1,0 +1,32 @@
+/* program.h - the commands of `chorale`, one thin file each, and what they share.
+ *
+ * A command's argv[0] is its own name ("train"), so that option_parse() takes argc and argv as they are. It returns the
+ * program's exit code: 0 done, 1 failed, 2 wrong usage.
+ */
+#ifndef CHORALE_EXPERIMENTS_PROGRAM_H
+#define CHORALE_EXPERIMENTS_PROGRAM_H
+
+#include <stdbool.h>
+
+#include "base/option.h"
+#include "base/status.h"
+
+int cmd_list(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+int cmd_train(int argc, char **argv);
+int cmd_sim(int argc, char **argv);
+int cmd_verify(int argc, char **argv);
+int cmd_explain(int argc, char **argv);
+int cmd_run(int argc, char **argv);
+int cmd_calibrate(int argc, char **argv);
+
+/* Says `chorale: ` and this thread's latest failure on stderr; returns the exit code that belongs to `status`. */
+int program_error(enum status status);
+
+/* How most commands begin: parse argv by the table into *values, refusing words that are no options. True: go on, and
+ * release *values in the end. False: all is said (the help, or what is wrong); return *exit_code. `head` is what the
+ * help begins with: the usage line and a sentence. */
+bool program_options(const char *head, const struct option *table, int argc, char **argv, struct option_values *values,
+                     int *exit_code);
+
+#endif

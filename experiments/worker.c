@@ -1,0 +1,159 @@
+/* worker.c - becoming the launcher or a worker, and leaving in order. */
+#include "experiments/worker.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "comm/launch.h"
+#include "comm/transport.h"
+#include "experiments/program.h"
+
+int worker_count(const struct option_values *options)
+{
+    return (int)option_int(options, "workers");
+}
+
+bool worker_launches(const struct option_values *options)
+{
+    return worker_count(options) > 1 && !job_is_worker();
+}
+
+/* ---- the launcher ---- */
+
+/* The running program itself, wherever PATH points by now. */
+static void own_program(char *path, size_t size)
+{
+    ssize_t length = readlink("/proc/self/exe", path, size - 1);
+    if (length > 0 && (size_t)length < size - 1)
+        path[length] = '\0';
+    else
+        snprintf(path, size, "/proc/self/exe");
+    if (access(path, X_OK) != 0) /* replaced since it was started */
+        snprintf(path, size, "/proc/self/exe");
+}
+
+int worker_launch(int workers, double deadline, int argc, char **argv)
+{
+    char program[4096];
+    own_program(program, sizeof program);
+    void *words = NULL;
+    enum status status = memory_zeroed(&words, (size_t)argc + 2, sizeof(char *));
+    if (status < 0)
+        return program_error(status);
+    char **command = words; /* chorale train ... */
+    command[0] = program;
+    for (int i = 0; i < argc; i++)
+        command[i + 1] = argv[i];
+
+    struct launch_request request = {.workers = workers, .argv = command, .deadline = deadline, .must_join = true};
+    struct launch_result result;
+    status = launch_local(&request, &result);
+    free(words);
+    if (status < 0)
+        return program_error(status);
+    if (result.message[0] != '\0')
+        fprintf(stderr, "chorale: %s\n", result.message);
+    return result.exit_code;
+}
+
+/* ---- a worker ---- */
+
+/* The job is over without our doing. Runs in the job's thread while the main thread may be anywhere: no locks, no exit
+ * handlers. */
+static void job_failed(void *context, enum status status, const char *message, bool speak)
+{
+    (void)context;
+    (void)status;
+    if (speak)
+        fprintf(stderr, "chorale: %s\n", message);
+    job_remove_leftovers((long)getpid());
+    _exit(1);
+}
+
+static enum status open_transport(const struct option_values *options, struct job *job, struct transport **transport)
+{
+    const char *name = option_text(options, "transport");
+    const char *provider = option_text(options, "provider");
+    int size = job_size(job);
+    bool alone = size == 1 && provider == NULL && strcmp(name, "auto") == 0; /* nobody to talk to */
+    if (alone || strcmp(name, "loopback") == 0) {
+        if (size > 1)
+            return fail(STATUS_REFUSED,
+                        "--transport=loopback: connects nothing beyond its own process, and this job has %d workers: "
+                        "take --transport=auto",
+                        size);
+        return loopback_open(1, LOOPBACK_IN_ORDER, 0, transport);
+    }
+    /* libfabric's psm library would take over signal handlers */
+    if (setenv("IPATH_NO_BACKTRACE", "1", 0) != 0)
+        return fail(STATUS_NO_MEMORY, "out of memory: the environment");
+    struct fabric_request request = {
+        .job = job, .name = name, .provider = provider, .interface = option_text(options, "interface")};
+    return fabric_open(&request, transport);
+}
+
+static enum status open_comm(const struct option_values *options, bool progress_thread, struct worker *worker)
+{
+    struct transport *transport = NULL;
+    TRY(open_transport(options, worker->job, &transport));
+    struct comm_request request = {.transport = transport,
+                                   .job = worker->job,
+                                   .segment = option_size(options, "segment"),
+                                   .window = (unsigned)option_int(options, "window"),
+                                   .deadline = option_real(options, "deadline"),
+                                   .progress_thread = progress_thread};
+    return comm_open(&request, &worker->comm);
+}
+
+enum status worker_open(const struct option_values *options, int workers, bool progress_thread, struct worker *worker)
+{
+    *worker = (struct worker){.job = NULL};
+    struct job_options job = {.deadline = option_real(options, "deadline"), .failed = job_failed};
+    TRY(job_join(&job, &worker->job));
+    int size = job_size(worker->job);
+    if (workers > 0 && workers != size)
+        return fail(STATUS_USAGE, "-n %d: the job that started this program has %d workers: give -n %d or leave it out",
+                    workers, size, size);
+    const char *nodes = option_text(options, "nodes");
+    if (nodes != NULL)
+        TRY(layout_parse(nodes, size, &worker->layout));
+    else
+        TRY(layout_flat(size, &worker->layout));
+    return open_comm(options, progress_thread, worker);
+}
+
+/* Everyone has all its bytes before anyone's endpoint goes. */
+static enum status leave(struct worker *worker)
+{
+    TRY(job_barrier(worker->job));
+    comm_close(worker->comm);
+    worker->comm = NULL;
+    return job_leave(worker->job);
+}
+
+static void say_failure(struct worker *worker, enum status status)
+{
+    fail_context(status, "rank %d on %s", job_rank(worker->job), job_host(worker->job));
+    if (!job_abort(worker->job, status, status_message()))
+        fprintf(stderr, "chorale: %s\n", status_message());
+}
+
+int worker_close(struct worker *worker, enum status status)
+{
+    if (worker->job == NULL)
+        return status < 0 ? program_error(status) : 0;
+    if (status >= 0)
+        status = leave(worker);
+    if (status < 0)
+        say_failure(worker, status);
+    comm_close(worker->comm);
+    job_destroy(worker->job);
+    layout_release(&worker->layout);
+    if (status < 0)
+        job_remove_leftovers((long)getpid());
+    *worker = (struct worker){.job = NULL};
+    return status_exit_code(status);
+}

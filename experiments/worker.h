@@ -1,0 +1,90 @@
+/* worker.h - the start and the end of a command that runs on several workers (train, bench).
+ *
+ *   parse the options; check all that can be checked without a job, so that wrong usage is said once
+ *   if (worker_launches(&options))                      -n N outside a job: start N copies of this command
+ *       return worker_launch(...);
+ *   status = worker_open(&options, ..., &worker);       join the job, open the transport and the comm
+ *   if (status == STATUS_OK) status = the work
+ *   return worker_close(&worker, status);               says what failed, once in the whole job
+ */
+#ifndef CHORALE_EXPERIMENTS_WORKER_H
+#define CHORALE_EXPERIMENTS_WORKER_H
+
+#include <stdbool.h>
+
+#include "algos/layout.h"
+#include "base/option.h"
+#include "base/status.h"
+#include "comm/comm.h"
+#include "comm/job.h"
+
+enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
+
+/* Rows for the option tables of such commands. A command that takes several counts has its own row for -n. */
+#define WORKER_OPTION_COUNT                                                                                            \
+    {                                                                                                                  \
+        .key = "workers", .letter = 'n', .type = OPTION_INT, .min = 1, .max = WORKERS_MOST,                            \
+        .help = "workers to start on this host; inside a job: its size, or leave it out (default 1)"                   \
+    }
+#define WORKER_OPTIONS                                                                                                 \
+    {.key = "transport",                                                                                               \
+     .type = OPTION_CHOICE,                                                                                            \
+     .default_text = "auto",                                                                                           \
+     .choices = "auto|shm|tcp|net|verbs|efa|loopback",                                                                 \
+     .help = "what carries the bytes; auto: shm on one host, else tcp"},                                               \
+        {.key = "provider", .type = OPTION_STRING, .help = "libfabric provider, overrides --transport"},               \
+        {.key = "interface",                                                                                           \
+         .type = OPTION_STRING,                                                                                        \
+         .help = "network interface for tcp (default lo when all workers are on this host)"},                          \
+        {.key = "segment",                                                                                             \
+         .type = OPTION_SIZE,                                                                                          \
+         .default_text = "256K",                                                                                       \
+         .unit = "B",                                                                                                  \
+         .min = 64,                                                                                                    \
+         .max = 1 << 30,                                                                                               \
+         .help = "piece of a message on the wire"},                                                                    \
+        {.key = "window",                                                                                              \
+         .type = OPTION_INT,                                                                                           \
+         .default_text = "4",                                                                                          \
+         .min = 1,                                                                                                     \
+         .max = 64,                                                                                                    \
+         .help = "receives posted ahead on each peer and lane"},                                                       \
+        {.key = "nodes", .type = OPTION_STRING, .help = "node layout to pretend: 2x4 or 4+2 (default: one node)"},     \
+        {.key = "deadline",                                                                                            \
+         .type = OPTION_SECONDS,                                                                                       \
+         .default_text = "30",                                                                                         \
+         .unit = "s",                                                                                                  \
+         .min = 0.1,                                                                                                   \
+         .max = 86400,                                                                                                 \
+         .help = "a wait without any progress fails after this"},                                                      \
+    {                                                                                                                  \
+        .key = "seed", .type = OPTION_INT, .default_text = "1", .min = 0, .max = 9007199254740992.0,                   \
+        .help = "of everything random"                                                                                 \
+    }
+
+/* This process's part in the job. */
+struct worker {
+    struct job *job;
+    struct comm *comm;
+    struct layout layout; /* the nodes of the workers, real or pretended */
+};
+
+/* The count that -n gives, 0 when it is not given. */
+int worker_count(const struct option_values *options);
+
+/* True when this process shall start the workers: -n above 1, and no launcher of ours started it. */
+bool worker_launches(const struct option_values *options);
+/* Start `workers` copies of this command (argv as the command got it) and wait for all of them. Says what went wrong;
+ * returns the program's exit code. */
+int worker_launch(int workers, double deadline, int argc, char **argv);
+
+/* Join the job that started this process (without one: a job of one worker), open transport and comm. `workers`: as
+ * demanded by -n, 0 = whatever the job has; a job of another size is refused. On failure call worker_close(), too. */
+enum status worker_open(const struct option_values *options, int workers, bool progress_thread,
+                        struct worker *worker) MUST_CHECK;
+
+/* The end of the work, well or badly. Returns the program's exit code. A failure is said once in the whole job, as
+ * "chorale: rank R on HOST: ...": by the launcher, or here when there is none. */
+int worker_close(struct worker *worker, enum status status);
+
+#endif
