@@ -83,6 +83,9 @@ struct sink {
 enum status emit_send(struct sink *sink, int peer, uint32_t chunk, uint32_t chunks) MUST_CHECK;
 enum status emit_recv(struct sink *sink, int peer, uint32_t chunk, uint32_t chunks) MUST_CHECK;
 enum status emit_recv_reduce(struct sink *sink, int peer, uint32_t chunk, uint32_t chunks, bool final) MUST_CHECK;
+/* Mixing: dst = dst + weight * incoming, and dst = weight * dst; never FINAL. */
+enum status emit_recv_mix(struct sink *sink, int peer, uint32_t chunk, uint32_t chunks, double weight) MUST_CHECK;
+enum status emit_scale(struct sink *sink, uint32_t chunk, uint32_t chunks, double weight) MUST_CHECK;
 enum status emit_wait(struct sink *sink, uint16_t wait_lane, uint32_t wait_round) MUST_CHECK;
 enum status emit_fence(struct sink *sink, uint16_t first_lane, uint16_t lanes) MUST_CHECK;
 
@@ -91,7 +94,8 @@ struct algorithm;
 /* What an algorithm is asked to make a shape for. */
 struct shape_request {
     const struct layout *layout;         /* workers and the node of each                                          */
-    const struct option_values *options; /* of the algorithm's own table; NULL = all defaults                     */
+    const struct option_values *options; /* of the algorithm's own table; NULL = all defaults (shape_create fills
+                                            them in: a `shape` function whose algorithm has a table finds values) */
     uint64_t step;                       /* of the training run or the collective's number; for PERIOD traits     */
     size_t count;                        /* elements; only algorithms with SIZE_DEPENDENT may look                */
 };
@@ -103,7 +107,8 @@ struct shape {
     uint32_t chunks;  /* C: leaves of the partition, >= 1                                     */
     uint32_t scratch; /* planes of BUFFER_SCRATCH                                             */
     uint32_t rounds;
-    uint32_t split;   /* halves: rounds [0, split) leave chunk c complete at owner(c); 0 = no halves */
+    uint32_t split;   /* halves: rounds [0, split) leave chunk c complete at owner(c); 0 = no halves, unless
+                         rounds is 0, too (one worker): see shape_has_halves()                        */
     uint16_t lanes;   /* >= 1, at most 256                                                    */
     void *state;      /* the algorithm's own tables; freed by its release                     */
 };
@@ -147,13 +152,19 @@ struct algorithm {
     double (*cost)(const struct shape *shape, const struct cost_model *model, size_t bytes);
 };
 
-/* shape_create: calls the algorithm's shape with workers checked (>= 1). Free with shape_destroy(). */
+/* shape_create: calls the algorithm's shape with workers checked (>= 1, and against TRAIT_POWER_OF_TWO and TRAIT_EVEN:
+ * STATUS_REFUSED naming the nearest counts that work). Free with shape_destroy(). */
 enum status shape_create(const struct algorithm *algorithm, const struct shape_request *request,
                          struct shape **shape) MUST_CHECK;
 void shape_destroy(struct shape *shape); /* accepts NULL */
 
+/* Whether this shape can be cut into reducing and spreading: an owner, and a split or nothing to do at all. */
+bool shape_has_halves(const struct shape *shape);
+
 /* Rule 4. Elements before leaf c of `count` elements in `chunks` leaves: c*q + min(c, r); c == chunks gives count. */
 size_t partition_offset(size_t count, uint32_t chunks, uint32_t c);
+/* Elements in a range of either buffer (a scratch range lies in one plane of `chunks` leaves). */
+size_t range_elements(const struct range *range, size_t count, uint32_t chunks);
 
 /* Totals of one rank's schedule for count elements of `size` bytes, by walking emit: payload bytes sent and messages
  * (SENDs with at least one element; joined ones once). Any pointer may be NULL. */
