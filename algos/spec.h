@@ -34,7 +34,8 @@ void spec_release(struct spec *spec);
 enum status spec_copy(const struct spec *from, struct spec *to) MUST_CHECK;
 /* Canonical spelling, appended. */
 void spec_canonical(const struct spec *spec, struct text *text);
-/* True for schedules without TRAIT_INEXACT, and for strategies that leave all workers with equal parameters. */
+/* True for schedules without TRAIT_INEXACT, and for strategies that leave all workers with equal parameters, when the
+ * schedules inside are exact, too. */
 bool spec_is_exact(const struct spec *spec);
 
 /* A list as users type it; "all" stands for every exact schedule with default options. *specs is allocated; release
@@ -42,8 +43,17 @@ bool spec_is_exact(const struct spec *spec);
 enum status spec_list_parse(const char *text, struct spec **specs, size_t *count) MUST_CHECK;
 void spec_list_release(struct spec *specs, size_t count);
 
-/* The shape of a schedule spec for a team. STATUS_REFUSED with the reason. */
+/* The shape of a schedule for a team, or of the exchange that a strategy starts in `step`. STATUS_REFUSED with the
+ * reason. Free with shape_destroy(). */
 enum status spec_shape(const struct spec *spec, const struct layout *layout, uint64_t step, size_t count,
                        struct shape **shape) MUST_CHECK;
+/* After how many steps the shapes repeat; 1 for schedules. */
+enum status spec_period(const struct spec *spec, const struct layout *layout, uint64_t *period) MUST_CHECK;
+/* What a training run does in `step`; a schedule is taken as synchronous. */
+enum status spec_plan(const struct spec *spec, uint64_t step, struct step_plan *plan) MUST_CHECK;
+/* A strategy as it is, a schedule as synchronous:inner=THAT. Release with spec_release(). */
+enum status spec_as_strategy(const struct spec *spec, struct spec *strategy) MUST_CHECK;
+/* The graph of a gossip spec, NULL for others. */
+const struct graph *spec_graph(const struct spec *spec);
 
 #endif
