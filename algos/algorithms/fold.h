@@ -1,0 +1,42 @@
+/* fold.h - the power-of-two core of any number of workers, as recursive doubling and halving need it.
+ *
+ * core = 2^levels is the largest power of two <= p, extra = p - core. Of the first 2*extra workers the even ones hand
+ * their vector to the odd neighbour above them, sit out, and get the result back: the odd ones and all from 2*extra on
+ * are the core.
+ *
+ *   p = 6:  worker  0 -> 1   2 -> 3   4   5
+ *   core number         0        1    2   3
+ */
+#ifndef CHORALE_ALGOS_ALGORITHMS_FOLD_H
+#define CHORALE_ALGOS_ALGORITHMS_FOLD_H
+
+struct fold {
+    int levels, core, extra;
+};
+
+static inline struct fold fold_of(int workers)
+{
+    struct fold fold = {.levels = 0, .core = 1};
+    while (fold.core <= workers / 2) {
+        fold.core *= 2;
+        fold.levels++;
+    }
+    fold.extra = workers - fold.core;
+    return fold;
+}
+
+/* Number of `rank` within the core, -1 when it sits out. */
+static inline int fold_core_of(const struct fold *fold, int rank)
+{
+    if (rank >= 2 * fold->extra)
+        return rank - fold->extra;
+    return rank % 2 != 0 ? rank / 2 : -1;
+}
+
+/* The worker that has number `core` within the core. */
+static inline int fold_rank_of(const struct fold *fold, int core)
+{
+    return core < fold->extra ? 2 * core + 1 : core + fold->extra;
+}
+
+#endif
