@@ -1,0 +1,26 @@
+/* inner.h - for strategies that exchange by one schedule, the spec in their option `inner`. */
+#ifndef CHORALE_ALGOS_STRATEGIES_INNER_H
+#define CHORALE_ALGOS_STRATEGIES_INNER_H
+
+#include "algos/spec.h"
+
+static inline enum status inner_shape(const struct option_values *options, const struct layout *layout, uint64_t step,
+                                      size_t count, struct shape **shape)
+{
+    struct spec inner;
+    TRY(spec_parse(option_text(options, "inner"), &inner));
+    enum status status = spec_shape(&inner, layout, step, count, shape);
+    spec_release(&inner);
+    return status;
+}
+
+/* The inner schedule is the same in every step. */
+static inline enum status inner_period(const struct option_values *options, const struct layout *layout,
+                                       uint64_t *period)
+{
+    (void)options, (void)layout;
+    *period = 1;
+    return STATUS_OK;
+}
+
+#endif
