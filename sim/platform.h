@@ -1,9 +1,10 @@
 /* platform.h - a simulated machine: nodes of workers, two classes of links, and the cost of reducing.
  *
- * A star: each worker has a full-duplex port for messages within its node; each node has one full-duplex network interface,
- * shared by its workers, for messages between nodes. A message of n bytes occupies the sender's port (or its node's
- * interface) for n * seconds_per_byte, travels `latency`, and occupies the receiver's likewise, cut-through: it is there
- * latency + n * seconds_per_byte after it began to leave, if nothing else is in the way. Line-based text, units in every value:
+ * A star: each worker has a full-duplex port for messages within its node; each node has one full-duplex network
+ * interface, shared by its workers, for messages between nodes. A message of n bytes occupies the sender's port (or its
+ * node's interface) for n * seconds_per_byte, travels `latency`, and occupies the receiver's likewise, cut-through: it
+ * is there latency + n * seconds_per_byte after it began to leave, if nothing else is in the way. Line-based text,
+ * units in every value:
  *
  *   # comment: where the figures are from
  *   platform fdr-4gpu
@@ -12,6 +13,8 @@
  *   link inter latency=2us bandwidth=6GB/s
  *   reduce cost=0.02ns/B
  *   overhead send=0.5us receive=0.5us       (optional: processor time of a message, LogGP's o)
+ *
+ * Every line but `overhead` is required. bandwidth=infGB/s: bytes cost nothing.
  */
 #ifndef CHORALE_SIM_PLATFORM_H
 #define CHORALE_SIM_PLATFORM_H
@@ -19,6 +22,7 @@
 #include "algos/layout.h"
 #include "algos/schedule.h"
 #include "base/status.h"
+#include "base/text.h"
 
 struct link {
     double latency_s, seconds_per_byte;
@@ -36,6 +40,8 @@ enum status platform_read(const char *path, struct platform *platform) MUST_CHEC
 enum status platform_parse(const char *text, const char *name_for_messages, struct platform *platform) MUST_CHECK;
 /* The layout that `workers` workers have on it. */
 enum status platform_layout(const struct platform *platform, int workers, struct layout *layout) MUST_CHECK;
+/* The lines of a platform, without comments; platform_parse() reads them back. Appended. */
+void platform_text(const struct platform *platform, struct text *text);
 /* For closed forms: the intra link when one node holds all workers, else the inter link. */
 void platform_cost_model(const struct platform *platform, int workers, struct cost_model *model);
 

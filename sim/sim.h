@@ -1,7 +1,7 @@
 /* sim.h - the same schedules on simulated time.
  *
- * One progression (algos/progression.h) for each worker is driven by an event queue; nothing else interprets a schedule.
- * Deterministic: equal input gives equal output to the last bit; independent of the host's load.
+ * One progression (algos/progression.h) for each worker is driven by an event queue; nothing else interprets a
+ * schedule. Deterministic: equal input gives equal output to the last bit; independent of the host's load.
  */
 #ifndef CHORALE_SIM_SIM_H
 #define CHORALE_SIM_SIM_H
@@ -21,30 +21,31 @@ struct sim_request {
     const struct layout *layout; /* node of each worker; NULL: as the platform has it */
     size_t segment;              /* bytes; 0: one segment for each message            */
     unsigned window;             /* 0 = 4                                             */
-    bool overlap_reduction;      /* true: reducing a segment overlaps with the network; false: reductions of a worker and its
-                                    next messages are serial, as closed forms have it */
+    bool overlap_reduction; /* true: reducing a segment overlaps with the network; false: reductions of a worker and its
+                               next messages are serial, as closed forms have it */
 };
 
 struct sim_result {
-    double time_s;   /* until the last worker is done */
-    double first_s;  /* until the first is            */
+    double time_s;  /* until the last worker is done */
+    double first_s; /* until the first is            */
     uint64_t events;
     size_t messages, bytes; /* all workers */
-    double wall_s;   /* how long simulating took */
+    double wall_s;          /* how long simulating took */
 };
 
-/* One run of a schedule on `count` elements of `size` bytes; worker r starts at start_s[r] (NULL: all at 0). done_s[r] receives
- * when worker r is done (may be NULL). STATUS_INTERNAL names a deadlock (a schedule that verify would refuse). */
+/* One run of a schedule on `count` elements of `size` bytes; worker r starts at start_s[r] (NULL: all at 0). done_s[r]
+ * receives when worker r is done (may be NULL). STATUS_INTERNAL names a deadlock (a schedule that verify would refuse).
+ */
 enum status sim_schedule(const struct sim_request *request, const struct shape *shape, size_t count, size_t size,
                          const double *start_s, double *done_s, struct sim_result *result) MUST_CHECK;
 
 struct sim_train_request {
     struct sim_request network;
-    const struct spec *spec;  /* schedule or strategy */
+    const struct spec *spec; /* schedule or strategy */
     const struct profile *profile;
-    int workers, batch;       /* batch per worker */
-    int steps;                /* simulated; the first `warmup` are left out of the means; 0 = enough for a period */
-    size_t bucket;            /* bytes; 0 = the whole vector in one exchange */
+    int workers, batch; /* batch per worker */
+    int steps;          /* simulated; the first `warmup` are left out of the means; 0 = enough for a period */
+    size_t bucket;      /* bytes; 0 = the whole vector in one exchange */
 };
 
 struct sim_train_result {
