@@ -16,13 +16,21 @@
 #include "base/status.h"
 #include "sim/platform.h"
 
+/* How a worker goes about its schedule.
+ *
+ * overlap_reduction = true: as the executor does. A worker takes in ops ahead of what is complete, messages leave
+ * without asking (one that comes before its receive waits there), and only the worker's processor serialises its
+ * reductions. overlap_reduction = false: as closed forms have it. A worker goes through its rounds one by one, its next
+ * messages after its reductions, and a message moves when both sides have come to it.
+ *
+ * Local copies and scalings cost what reductions cost. The schedule runs in place: no first copy from an input.
+ */
 struct sim_request {
     const struct platform *platform;
     const struct layout *layout; /* node of each worker; NULL: as the platform has it */
     size_t segment;              /* bytes; 0: one segment for each message            */
     unsigned window;             /* 0 = 4                                             */
-    bool overlap_reduction; /* true: reducing a segment overlaps with the network; false: reductions of a worker and its
-                               next messages are serial, as closed forms have it */
+    bool overlap_reduction;      /* see below                                         */
 };
 
 struct sim_result {
