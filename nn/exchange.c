@@ -1,0 +1,278 @@
+/* exchange.c - buckets, and the collectives that a strategy's steps start. */
+#include "nn/exchange.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/text.h"
+
+enum { PERIOD_KEPT = 64 }; /* schedules of longer periods are made anew in each step */
+
+/* ---- buckets ---- */
+
+enum status bucket_cut(const struct model *model, size_t bytes, struct bucket **buckets, size_t *count)
+{
+    void *memory = NULL;
+    *buckets = NULL;
+    *count = 0;
+    TRY(memory_zeroed(&memory, (size_t)model->tensors, sizeof(struct bucket)));
+    struct bucket *cut = memory;
+    size_t cuts = 0;
+    size_t most = bytes == BUCKET_TENSOR ? 0 : bytes / sizeof(float);
+    for (int t = model->tensors - 1; t >= 0; t--) {
+        const struct tensor *tensor = &model->tensor[t];
+        bool joins = cuts > 0 && (bytes == BUCKET_WHOLE || cut[cuts - 1].count + tensor->count <= most);
+        if (!joins)
+            cut[cuts++].count = 0;
+        cut[cuts - 1].offset = tensor->offset;
+        cut[cuts - 1].count += tensor->count;
+    }
+    *buckets = cut;
+    *count = cuts;
+    return STATUS_OK;
+}
+
+/* ---- collectives ---- */
+
+/* The schedule of one step for one bucket, ready to run. */
+struct line {
+    struct shape *shape;
+    struct collective *collective;
+    size_t bytes; /* that this worker sends, by the schedule */
+};
+
+struct exchanges {
+    struct comm *comm;
+    const struct spec *spec;
+    const struct layout *layout;
+    char *name;
+    enum reduce_op op;
+    struct bucket *bucket;
+    size_t buckets;
+    struct line *line; /* line[slot * buckets + b], slot = step % slots */
+    uint64_t period, slots;
+    uint64_t made_for; /* long periods: the step that slot 0 holds, UINT64_MAX = none */
+
+    struct line *running; /* the exchange under way, NULL = none */
+    struct exchange_tally tally;
+};
+
+static enum status make_shape(const struct exchanges *exchanges, uint64_t step, size_t count, struct shape **shape)
+{
+    const struct spec *spec = exchanges->spec;
+    if (spec->kind == SPEC_SCHEDULE)
+        return spec_shape(spec, exchanges->layout, step, count, shape);
+    return spec->strategy->shape(&spec->options, exchanges->layout, step, count, shape);
+}
+
+static void release_line(struct line *line)
+{
+    collective_destroy(line->collective);
+    shape_destroy(line->shape);
+    *line = (struct line){.shape = NULL};
+}
+
+/* Takes the shape over, also on failure. */
+static enum status fill_line(const struct exchanges *exchanges, struct shape *shape, const char *name, size_t count,
+                             enum reduce_op op, struct line *line)
+{
+    enum status status = STATUS_OK;
+    struct collective_request request = {.team = comm_world(exchanges->comm),
+                                         .shape = shape,
+                                         .name = name,
+                                         .count = count,
+                                         .dtype = DTYPE_F32,
+                                         .op = op};
+    *line = (struct line){.shape = shape};
+    TRY_TO(failed, shape_traffic(shape, comm_rank(exchanges->comm), count, sizeof(float), &line->bytes, NULL));
+    TRY_TO(failed, collective_create(&request, &line->collective));
+    return STATUS_OK;
+failed:
+    release_line(line);
+    return status;
+}
+
+static enum status make_step(struct exchanges *exchanges, uint64_t step, struct line *lines)
+{
+    for (size_t b = 0; b < exchanges->buckets; b++) {
+        struct shape *shape = NULL;
+        size_t count = exchanges->bucket[b].count;
+        release_line(&lines[b]);
+        TRY(make_shape(exchanges, step, count, &shape));
+        TRY(fill_line(exchanges, shape, exchanges->name, count, exchanges->op, &lines[b]));
+    }
+    return STATUS_OK;
+}
+
+/* The lines of `step`. */
+static enum status lines_of(struct exchanges *exchanges, uint64_t step, struct line **lines)
+{
+    *lines = exchanges->line + (step % exchanges->slots) * exchanges->buckets;
+    if (exchanges->slots == exchanges->period || exchanges->made_for == step)
+        return STATUS_OK;
+    TRY(make_step(exchanges, step, *lines));
+    exchanges->made_for = step;
+    return STATUS_OK;
+}
+
+static enum status find_period(struct exchanges *exchanges)
+{
+    const struct spec *spec = exchanges->spec;
+    exchanges->period = 1;
+    if (spec->kind == SPEC_STRATEGY)
+        TRY(spec->strategy->period(&spec->options, exchanges->layout, &exchanges->period));
+    exchanges->slots = exchanges->period <= PERIOD_KEPT ? exchanges->period : 1;
+    return STATUS_OK;
+}
+
+/* Gradients are averaged, parameters are mixed by the weights of their schedules. */
+static enum status find_op(struct exchanges *exchanges)
+{
+    const struct spec *spec = exchanges->spec;
+    struct step_plan plan = {.exchange = {.object = EXCHANGE_GRADIENT}};
+    if (spec->kind == SPEC_STRATEGY)
+        TRY(spec->strategy->plan(&spec->options, 0, &plan));
+    exchanges->op = plan.exchange.object == EXCHANGE_GRADIENT ? REDUCE_AVG : REDUCE_SUM;
+    return STATUS_OK;
+}
+
+enum status exchanges_create(const struct exchange_request *request, struct exchanges **out)
+{
+    *out = NULL;
+    void *memory = NULL, *lines = NULL;
+    enum status status = STATUS_OK;
+    struct text name = {0};
+    TRY(memory_zeroed(&memory, 1, sizeof(struct exchanges)));
+    struct exchanges *exchanges = memory;
+    exchanges->comm = request->comm;
+    exchanges->spec = request->spec;
+    exchanges->layout = request->layout;
+    exchanges->made_for = UINT64_MAX;
+    spec_canonical(request->spec, &name);
+    TRY_TO(done, text_check(&name));
+    TRY_TO(done, memory_string(&exchanges->name, text_string(&name)));
+    TRY_TO(done, find_op(exchanges));
+    TRY_TO(done, find_period(exchanges));
+    TRY_TO(done, bucket_cut(request->model, request->bucket, &exchanges->bucket, &exchanges->buckets));
+    TRY_TO(done, memory_zeroed(&lines, (size_t)exchanges->slots * exchanges->buckets, sizeof(struct line)));
+    exchanges->line = lines;
+    if (exchanges->slots == exchanges->period) {
+        for (uint64_t step = 0; step < exchanges->period; step++)
+            TRY_TO(done, make_step(exchanges, step, exchanges->line + step * exchanges->buckets));
+    }
+    *out = exchanges;
+done:
+    text_release(&name);
+    if (status < 0)
+        exchanges_destroy(exchanges);
+    return status;
+}
+
+void exchanges_destroy(struct exchanges *exchanges)
+{
+    if (exchanges == NULL)
+        return;
+    for (size_t k = 0; exchanges->line != NULL && k < (size_t)exchanges->slots * exchanges->buckets; k++)
+        release_line(&exchanges->line[k]);
+    free(exchanges->line);
+    free(exchanges->bucket);
+    free(exchanges->name);
+    free(exchanges);
+}
+
+/* ---- an exchange ---- */
+
+static enum status start_lines(struct exchanges *exchanges, uint64_t step, float *vector)
+{
+    if (exchanges->running != NULL)
+        return fail(STATUS_INTERNAL, "exchange of step %llu: another one is under way", (unsigned long long)step);
+    struct line *lines = NULL;
+    TRY(lines_of(exchanges, step, &lines));
+    for (size_t b = 0; b < exchanges->buckets; b++) {
+        float *slice = vector + exchanges->bucket[b].offset;
+        TRY(collective_start(lines[b].collective, slice, slice));
+        exchanges->tally.bytes += lines[b].bytes;
+    }
+    exchanges->running = lines;
+    return STATUS_OK;
+}
+
+static enum status exchange_start(void *context, uint64_t step, float *vector)
+{
+    struct exchanges *exchanges = context;
+    uint64_t before = clock_ns();
+    enum status status = start_lines(exchanges, step, vector);
+    exchanges->tally.blocked_ns += clock_ns() - before;
+    return status;
+}
+
+static enum status wait_line(const struct exchanges *exchanges, struct line *line, struct collective_traffic *traffic)
+{
+    TRY(collective_wait(line->collective));
+    collective_traffic(line->collective, traffic);
+    if (traffic->bytes_sent != line->bytes)
+        return fail(STATUS_INTERNAL, "%s: %zu bytes sent, the schedule tells of %zu: a bug of the executor",
+                    exchanges->name, traffic->bytes_sent, line->bytes);
+    return STATUS_OK;
+}
+
+static enum status exchange_wait(void *context)
+{
+    struct exchanges *exchanges = context;
+    if (exchanges->running == NULL)
+        return fail(STATUS_INTERNAL, "exchange: none is under way");
+    uint64_t before = clock_ns(), covered = 0;
+    for (size_t b = 0; b < exchanges->buckets; b++) {
+        struct collective_traffic traffic = {0};
+        TRY(wait_line(exchanges, &exchanges->running[b], &traffic));
+        /* the union of intervals, which come in the order of their starts */
+        uint64_t from = traffic.started_ns > covered ? traffic.started_ns : covered;
+        if (traffic.finished_ns > from) {
+            exchanges->tally.flight_ns += traffic.finished_ns - from;
+            covered = traffic.finished_ns;
+        }
+    }
+    exchanges->running = NULL;
+    exchanges->tally.blocked_ns += clock_ns() - before;
+    return STATUS_OK;
+}
+
+struct exchanger exchanges_exchanger(struct exchanges *exchanges)
+{
+    return (struct exchanger){.context = exchanges, .start = exchange_start, .wait = exchange_wait};
+}
+
+void exchanges_take(struct exchanges *exchanges, struct exchange_tally *tally)
+{
+    *tally = exchanges->tally;
+    exchanges->tally = (struct exchange_tally){.bytes = 0};
+}
+
+/* ---- exact means ---- */
+
+/* The run's own schedule when it is exact, else a ring. */
+static enum status mean_shape(const struct exchanges *exchanges, size_t count, struct shape **shape)
+{
+    if (spec_is_exact(exchanges->spec))
+        return make_shape(exchanges, 0, count, shape);
+    struct spec ring;
+    TRY(spec_parse("ring", &ring));
+    enum status status = spec_shape(&ring, exchanges->layout, 0, count, shape);
+    spec_release(&ring);
+    return status;
+}
+
+enum status exchanges_mean(struct exchanges *exchanges, const char *what, float *vector, size_t count)
+{
+    struct shape *shape = NULL;
+    struct line line = {.shape = NULL};
+    TRY(mean_shape(exchanges, count, &shape));
+    TRY(fill_line(exchanges, shape, what, count, REDUCE_AVG, &line));
+    enum status status = collective_start(line.collective, vector, vector);
+    if (status >= 0)
+        status = collective_wait(line.collective);
+    release_line(&line);
+    return status;
+}

@@ -1,0 +1,59 @@
+/* exchange.h - the collectives of a training run: one vector cut into buckets, the schedules of a strategy's period
+ * made once, traffic counted where the transport is called and compared with what the schedules tell.
+ */
+#ifndef CHORALE_NN_EXCHANGE_H
+#define CHORALE_NN_EXCHANGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "algos/spec.h"
+#include "base/status.h"
+#include "comm/comm.h"
+#include "nn/model.h"
+#include "nn/strategies/method.h"
+
+#define BUCKET_WHOLE ((size_t)0)         /* the whole vector is one bucket */
+#define BUCKET_TENSOR ((size_t)SIZE_MAX) /* one bucket for each tensor     */
+
+/* A slice of the parameter and gradient arenas. */
+struct bucket {
+    size_t offset, count; /* elements */
+};
+
+/* Cut a model's arena into whole tensors of at most `bytes` together (a larger tensor is a bucket of its own), from the
+ * end, as gradients become ready. *buckets is allocated, in the order in which they are exchanged; caller frees. */
+enum status bucket_cut(const struct model *model, size_t bytes, struct bucket **buckets, size_t *count) MUST_CHECK;
+
+struct exchange_request {
+    struct comm *comm;
+    const struct spec *spec;     /* a schedule computes means of gradients */
+    const struct layout *layout; /* must outlive the exchanges             */
+    const struct model *model;
+    size_t bucket; /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR */
+};
+
+struct exchanges;
+
+/* Collective. The spec must outlive the exchanges. STATUS_REFUSED when the workers don't fit the spec. Free with
+ * exchanges_destroy(). */
+enum status exchanges_create(const struct exchange_request *request, struct exchanges **exchanges) MUST_CHECK;
+void exchanges_destroy(struct exchanges *exchanges); /* accepts NULL */
+
+/* For a method. start: all buckets of the step's exchange, in the order of bucket_cut(). wait: until all are done;
+ * STATUS_INTERNAL when the bytes sent are not those of the schedule. */
+struct exchanger exchanges_exchanger(struct exchanges *exchanges);
+
+/* What has happened since the last call. */
+struct exchange_tally {
+    size_t bytes;        /* payload sent by exchanges that were started      */
+    uint64_t flight_ns;  /* union of the times in flight of those waited for */
+    uint64_t blocked_ns; /* the caller was in start or wait                  */
+};
+void exchanges_take(struct exchanges *exchanges, struct exchange_tally *tally);
+
+/* The exact mean over all workers, in place, with equal bits everywhere: for statistics, not counted. Collective.
+ * `what` names it in messages. */
+enum status exchanges_mean(struct exchanges *exchanges, const char *what, float *vector, size_t count) MUST_CHECK;
+
+#endif

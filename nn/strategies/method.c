@@ -1,0 +1,17 @@
+/* method.c - the methods by name. */
+#include "nn/strategies/method.h"
+
+#include <stddef.h>
+#include <string.h>
+
+enum status method_find(const char *strategy, const struct method **method)
+{
+    static const struct method *const methods[] = {&method_synchronous, &method_double_buffered, &method_gossip};
+    for (size_t k = 0; k < sizeof methods / sizeof methods[0]; k++) {
+        if (strcmp(methods[k]->name, strategy) == 0) {
+            *method = methods[k];
+            return STATUS_OK;
+        }
+    }
+    return fail(STATUS_REFUSED, "strategy %s: the trainer has no mathematics for it yet", strategy);
+}

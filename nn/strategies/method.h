@@ -1,0 +1,46 @@
+/* method.h - what a strategy does to one worker's copy of the model. When it exchanges and updates is told by the
+ * strategy's step plan (algos/strategy.h); here is the mathematics.
+ */
+#ifndef CHORALE_NN_STRATEGIES_METHOD_H
+#define CHORALE_NN_STRATEGIES_METHOD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "algos/strategy.h"
+#include "base/status.h"
+#include "nn/optimizer.h"
+
+/* One worker's copy. Nothing is owned. */
+struct replica {
+    float *parameters;
+    float *gradient[2]; /* as many as the method says */
+    struct optimizer *optimizer;
+    const struct learning_rate *rate;
+};
+
+/* How vectors travel: one exchange is under way at a time, its vector belongs to it from start to wait. What becomes of
+ * the vector (the mean over the workers, a mixture with the neighbours') is the strategy's schedule of `step`. */
+struct exchanger {
+    void *context;
+    enum status (*start)(void *context, uint64_t step, float *vector);
+    enum status (*wait)(void *context);
+};
+
+struct method {
+    const char *name; /* of its strategy */
+    int gradients;    /* gradient arenas: step t's backward pass writes gradient[t % gradients] */
+    /* What follows the backward pass of `step`. *finite turns false when the gradient it applied was not finite (the
+     * gradient of step - plan->gradient_age); the parameters are then worthless. */
+    enum status (*step)(struct replica *replica, const struct exchanger *exchanger, const struct step_plan *plan,
+                        uint64_t step, bool *finite);
+    /* Training ends after `steps` >= 1 steps: what is under way is waited for and applied. NULL: nothing to do. */
+    enum status (*finish)(struct replica *replica, const struct exchanger *exchanger, uint64_t steps, bool *finite);
+};
+
+/* The method of a strategy by its name. STATUS_REFUSED when it can't be trained with. */
+enum status method_find(const char *strategy, const struct method **method) MUST_CHECK;
+
+extern const struct method method_synchronous, method_double_buffered, method_gossip;
+
+#endif
