@@ -1,0 +1,110 @@
+/* host.c - facts about this host. */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include "comm/host.h"
+
+#include <errno.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/text.h"
+
+#define SHARED_MEMORY "/dev/shm"
+#define BOOT_ID "/proc/sys/kernel/random/boot_id"
+
+/* FNV-1a, started with `hash`. */
+static uint64_t mix(uint64_t hash, const void *data, size_t bytes)
+{
+    const unsigned char *byte = data;
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ byte[i]) * UINT64_C(0x100000001B3);
+    return hash;
+}
+
+static uint64_t mix_link(uint64_t hash, const char *path)
+{
+    char target[128];
+    ssize_t length = readlink(path, target, sizeof target);
+    return length > 0 ? mix(hash, target, (size_t)length) : hash;
+}
+
+/* What cannot be read adds nothing: then the rest has to tell hosts apart. */
+void host_identify(struct host_identity *identity)
+{
+    char name[256] = {0};
+    char *boot = NULL;
+    size_t length = 0;
+    struct stat folder;
+    uint64_t hash = UINT64_C(0xCBF29CE484222325);
+    if (gethostname(name, sizeof name - 1) == 0)
+        hash = mix(hash, name, strlen(name));
+    if (file_read(BOOT_ID, 1024, &boot, &length) == STATUS_OK)
+        hash = mix(hash, boot, length);
+    free(boot);
+    identity->network = hash = mix_link(hash, "/proc/self/ns/net");
+    hash = mix_link(hash, "/proc/self/ns/pid");
+    if (stat(SHARED_MEMORY, &folder) == 0)
+        hash = mix(hash, &folder.st_dev, sizeof folder.st_dev);
+    identity->memory = hash;
+}
+
+int host_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+    long online = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t counts */
+    return online > 0 ? (int)online : 1;
+}
+
+uint64_t host_shared_memory(void)
+{
+    struct statvfs space;
+    if (statvfs(SHARED_MEMORY, &space) != 0)
+        return 0;
+    return (uint64_t)space.f_bavail * space.f_frsize;
+}
+
+/* The first address of `family` that the interface has. */
+static bool find_address(const struct ifaddrs *list, const char *interface, int family, char *text)
+{
+    socklen_t length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+    for (; list != NULL; list = list->ifa_next)
+        if (list->ifa_addr != NULL && list->ifa_addr->sa_family == family && strcmp(list->ifa_name, interface) == 0 &&
+            getnameinfo(list->ifa_addr, length, text, HOST_ADDRESS_BYTES, NULL, 0, NI_NUMERICHOST) == 0)
+            return true;
+    return false;
+}
+
+static enum status unknown_interface(const struct ifaddrs *list, const char *interface)
+{
+    struct text names = {0};
+    for (; list != NULL; list = list->ifa_next)
+        if (list->ifa_addr != NULL && list->ifa_addr->sa_family == AF_INET)
+            text_addf(&names, " %s", list->ifa_name);
+    enum status status = fail(STATUS_USAGE, "interface %s: there is none with an address; this host has:%s", interface,
+                              text_string(&names));
+    text_release(&names);
+    return status;
+}
+
+enum status host_interface_address(const char *interface, char address[HOST_ADDRESS_BYTES])
+{
+    struct ifaddrs *list;
+    if (getifaddrs(&list) != 0)
+        return fail(STATUS_IO, "interfaces: %s", strerror(errno));
+    enum status status = STATUS_OK;
+    if (!find_address(list, interface, AF_INET, address) && !find_address(list, interface, AF_INET6, address))
+        status = unknown_interface(list, interface);
+    freeifaddrs(list);
+    return status;
+}
