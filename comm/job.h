@@ -5,8 +5,9 @@
  * (libfabric alone notices no death). The control channel also carries what the transports need to start: small
  * all-gathers and barriers. A job token, random for each job, turns strangers away.
  *
- * Threads: job_allgather, job_barrier and job_leave from one thread at a time; job_check, job_abort and the queries
- * from any thread.
+ * Threads: job_join from the main thread (from another, the kernel would still kill the worker together with a
+ * launcher that is killed, before it has cleaned up); job_allgather, job_barrier and job_leave from one thread at a
+ * time; job_check, job_abort and the queries from any thread.
  */
 #ifndef CHORALE_COMM_JOB_H
 #define CHORALE_COMM_JOB_H
@@ -21,19 +22,23 @@ struct job;
 /* Called once, from the job's thread, when the job has ended without this worker's doing: another worker died, the
  * launcher is gone, or the launcher asks us to stop. `speak` is true on the one worker that should tell the user (only
  * when the launcher is gone: otherwise the launcher tells). The callback ends the process (_exit) after it has
- * removed what would stay behind (job_remove_leftovers); if it returns, job_check() fails from then on. */
+ * removed what would stay behind (job_remove_leftovers); if it returns, job_check() fails from then on, and the
+ * launcher, if there is one, ends the process by SIGTERM one second and SIGKILL one and a half seconds after the
+ * failure. It may be called as soon as the job is complete, just before job_join() returns; it must not call
+ * job_destroy(). */
 typedef void job_failed_fn(void *context, enum status status, const char *message, bool speak);
 
 struct job_options {
-    double deadline;       /* seconds that any wait of the control channel may take; <= 0 means 30 */
-    job_failed_fn *failed; /* may be NULL: job_check() tells                                       */
+    double deadline;       /* seconds that any wait of the control channel may take; <= 0: the launcher's, or 30   */
+    job_failed_fn *failed; /* NULL: job_check() tells, and the kernel kills this worker together with its launcher */
     void *context;
 };
 
 /* True when the environment says that a launcher of ours started this process. */
 bool job_is_worker(void);
 
-/* Join the job that the environment names; without one, a job of one worker (rank 0 of 1, no control channel).
+/* Join the job that the environment names, and wait until all workers have; without one, a job of one worker (rank 0 of
+ * 1, no control channel, no thread). `options` may be NULL. When it fails the callback has not been called.
  * STATUS_USAGE when the environment is torn, STATUS_TIMEOUT, STATUS_PEER_LOST, STATUS_IO. Free with job_destroy(). */
 enum status job_join(const struct job_options *options, struct job **job) MUST_CHECK;
 
@@ -44,23 +49,29 @@ const char *job_host(const struct job *job); /* host name, for messages and resu
 double job_deadline(const struct job *job);  /* seconds */
 
 /* Every worker gives `bytes` (the same number on all, at most 64 KiB), every worker gets job_size() * bytes in rank
- * order. STATUS_MISMATCH when the numbers differ, STATUS_TIMEOUT, STATUS_PEER_LOST. */
+ * order. STATUS_MISMATCH when the numbers differ or a worker has left, STATUS_TIMEOUT when some have not come within
+ * the deadline of the first (the launcher then ends the job, naming them), STATUS_PEER_LOST. */
 enum status job_allgather(struct job *job, const void *mine, size_t bytes, void *all) MUST_CHECK;
 enum status job_barrier(struct job *job) MUST_CHECK;
 
-/* STATUS_OK while everyone lives; else the reason (STATUS_PEER_LOST, ...). Cheap: one atomic load. Wait loops call it. */
+/* STATUS_OK while everyone lives; else the reason (STATUS_PEER_LOST, ...). Cheap: one atomic load. Wait loops call it.
+ */
 enum status job_check(struct job *job) MUST_CHECK;
 
-/* Tell everyone that the job has failed here, with the one line that the user shall read (the launcher prints it, once).
- * Returns when it is sent. True: the launcher will print it; false (no launcher): the caller must. */
+/* Tell everyone that the job has failed here, with the one line that the user shall read ("rank R on HOST: what: why:
+ * what to do"; the launcher prints it, once). With STATUS_PEER_LOST the launcher looks a moment for the death that is
+ * behind it, and names that instead. Returns when it is sent; the caller then ends within a second. True: the launcher
+ * will print it; false (no launcher): the caller must. */
 bool job_abort(struct job *job, enum status status, const char *message);
 
-/* Say goodbye: from now on this worker's end is no failure. Waits until the launcher has taken note. Collective only
+/* Say goodbye: from now on this worker's end with exit code 0 is no failure. The job is still watched until
+ * job_destroy(). Waits until the launcher has taken note. Collective only
  * in the sense that everyone must leave some time; returns at once for a job of one. */
 enum status job_leave(struct job *job) MUST_CHECK;
 void job_destroy(struct job *job); /* accepts NULL */
 
-/* Remove the shared-memory files that libfabric's shm provider made for process `pid`: /dev/shm/PID:UID:*. Async-safe enough for an exit path. */
+/* Remove the shared-memory files that libfabric's shm provider made for process `pid`: /dev/shm/PID:UID:*. For an exit
+ * path of any thread; not for a signal handler (it allocates). */
 void job_remove_leftovers(long pid);
 
 #endif

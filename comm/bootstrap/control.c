@@ -1,0 +1,182 @@
+/* control.c - framing and fields of the control protocol. */
+#include "comm/bootstrap/control.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/memory.h"
+
+#define PROTOCOL 0x63683031u /* "ch01": a stranger's first four bytes are hardly these */
+
+void control_put_u32(unsigned char *bytes, uint32_t value)
+{
+    bytes[0] = (unsigned char)(value & 0xff);
+    bytes[1] = (unsigned char)(value >> 8 & 0xff);
+    bytes[2] = (unsigned char)(value >> 16 & 0xff);
+    bytes[3] = (unsigned char)(value >> 24 & 0xff);
+}
+
+uint32_t control_get_u32(const unsigned char *bytes)
+{
+    return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
+}
+
+void control_header(unsigned char header[CONTROL_HEADER_BYTES], enum control_type type, size_t payload)
+{
+    control_put_u32(header, (uint32_t)payload);
+    control_put_u32(header + 4, (uint32_t)type);
+}
+
+/* One recv() for at most `wanted` bytes. */
+static enum status read_some(int fd, unsigned char *to, size_t wanted, size_t *got)
+{
+    for (;;) {
+        ssize_t bytes = recv(fd, to, wanted, MSG_DONTWAIT);
+        if (bytes > 0) {
+            *got = (size_t)bytes;
+            return STATUS_OK;
+        }
+        if (bytes == 0)
+            return fail(STATUS_PEER_LOST, "control channel: closed by the other side");
+        if (errno == EAGAIN || errno == EWOULDBLOCK)
+            return STATUS_AGAIN;
+        if (errno == ECONNRESET || errno == EPIPE)
+            return fail(STATUS_PEER_LOST, "control channel: %s", strerror(errno));
+        if (errno != EINTR)
+            return fail(STATUS_IO, "control channel: read: %s", strerror(errno));
+    }
+}
+
+/* Check the header and make room for its payload. */
+static enum status header_check(struct control_reader *reader, size_t limit)
+{
+    size_t length = control_get_u32(reader->header);
+    uint32_t type = control_get_u32(reader->header + 4);
+    if (type == 0 || type >= CONTROL_TYPES)
+        return fail(STATUS_FORMAT, "control channel: unknown message type %lu", (unsigned long)type);
+    if (length > limit)
+        return fail(STATUS_FORMAT, "control channel: message of %zu bytes, at most %zu are taken", length, limit);
+    void *payload = reader->payload;
+    enum status status = memory_grow(&payload, &reader->capacity, length, 1);
+    reader->payload = payload;
+    return status;
+}
+
+enum status control_read(struct control_reader *reader, int fd, size_t limit, struct control_frame *frame)
+{
+    for (;;) {
+        size_t got = 0;
+        if (reader->have < CONTROL_HEADER_BYTES) {
+            enum status status =
+                read_some(fd, reader->header + reader->have, CONTROL_HEADER_BYTES - reader->have, &got);
+            if (status != STATUS_OK)
+                return status;
+            reader->have += got;
+            if (reader->have == CONTROL_HEADER_BYTES)
+                TRY(header_check(reader, limit));
+            continue;
+        }
+        size_t length = control_get_u32(reader->header);
+        size_t have = reader->have - CONTROL_HEADER_BYTES;
+        if (have == length) {
+            *frame = (struct control_frame){.type = (enum control_type)control_get_u32(reader->header + 4),
+                                            .payload = reader->payload,
+                                            .length = length};
+            reader->have = 0;
+            return STATUS_OK;
+        }
+        enum status status = read_some(fd, reader->payload + have, length - have, &got);
+        if (status != STATUS_OK)
+            return status;
+        reader->have += got;
+    }
+}
+
+void control_reader_release(struct control_reader *reader)
+{
+    free(reader->payload);
+    *reader = (struct control_reader){.have = 0};
+}
+
+size_t control_hello_put(unsigned char *payload, const struct control_hello *hello)
+{
+    size_t host = strnlen(hello->host, CONTROL_HOST_BYTES);
+    control_put_u32(payload, PROTOCOL);
+    memcpy(payload + 4, hello->token, CONTROL_TOKEN_BYTES);
+    control_put_u32(payload + 20, hello->rank);
+    control_put_u32(payload + 24, hello->size);
+    control_put_u32(payload + 28, hello->pid);
+    control_put_u32(payload + 32, hello->deadline_ms);
+    memcpy(payload + 36, hello->host, host);
+    return 36 + host;
+}
+
+enum status control_hello_get(const struct control_frame *frame, struct control_hello *hello)
+{
+    if (frame->type != CONTROL_HELLO || frame->length < 36 || frame->length > CONTROL_HELLO_BYTES ||
+        control_get_u32(frame->payload) != PROTOCOL)
+        return fail(STATUS_FORMAT, "control channel: the first message is no greeting of this version");
+    memcpy(hello->token, frame->payload + 4, CONTROL_TOKEN_BYTES);
+    hello->rank = control_get_u32(frame->payload + 20);
+    hello->size = control_get_u32(frame->payload + 24);
+    hello->pid = control_get_u32(frame->payload + 28);
+    hello->deadline_ms = control_get_u32(frame->payload + 32);
+    memset(hello->host, 0, sizeof hello->host);
+    memcpy(hello->host, frame->payload + 36, frame->length - 36);
+    return STATUS_OK;
+}
+
+size_t control_text_put(unsigned char *payload, enum status status, const char *text)
+{
+    size_t length = strnlen(text, CONTROL_TEXT_BYTES);
+    control_put_u32(payload, (uint32_t)(int32_t)status);
+    memcpy(payload + 4, text, length);
+    return 4 + length;
+}
+
+enum status control_text_get(const struct control_frame *frame, enum status *status, char *text)
+{
+    if (frame->length < 4 || frame->length > 4 + CONTROL_TEXT_BYTES)
+        return fail(STATUS_FORMAT, "control channel: a text of %zu bytes", frame->length);
+    int32_t code = (int32_t)control_get_u32(frame->payload);
+    *status = code < STATUS_OK && code >= STATUS_INTERRUPTED ? (enum status)code : STATUS_INTERNAL;
+    size_t length = frame->length - 4;
+    for (size_t i = 0; i < length; i++) /* one line, whatever was sent */
+        text[i] = frame->payload[4 + i] >= ' ' ? (char)frame->payload[4 + i] : ' ';
+    text[length] = '\0';
+    return STATUS_OK;
+}
+
+void control_token_text(const unsigned char token[CONTROL_TOKEN_BYTES], char text[CONTROL_TOKEN_TEXT])
+{
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < CONTROL_TOKEN_BYTES; i++) {
+        text[2 * i] = digits[token[i] >> 4];
+        text[2 * i + 1] = digits[token[i] & 15];
+    }
+    text[CONTROL_TOKEN_TEXT - 1] = '\0';
+}
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return -1;
+}
+
+enum status control_token_parse(const char *text, unsigned char token[CONTROL_TOKEN_BYTES])
+{
+    bool whole = strlen(text) == CONTROL_TOKEN_TEXT - 1;
+    for (size_t i = 0; whole && i < CONTROL_TOKEN_BYTES; i++) {
+        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+        whole = high >= 0 && low >= 0;
+        token[i] = (unsigned char)(whole ? high * 16 + low : 0);
+    }
+    /* the token itself is a secret: not in the text */
+    return whole ? STATUS_OK : fail(STATUS_USAGE, "CHORALE_TOKEN: not %d hexadecimal digits", CONTROL_TOKEN_TEXT - 1);
+}
