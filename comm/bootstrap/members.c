@@ -1,0 +1,447 @@
+/* members.c - the launcher's side of the control protocol. */
+#define _GNU_SOURCE /* accept4 */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "comm/bootstrap/launcher.h"
+
+#define LOST_GRACE 0.3 /* seconds from the end of a connection to the end of its process */
+#define RANKS_NAMED 16 /* in a message */
+
+/* --- sending --- */
+
+static struct blob *text_blob(enum control_type type, enum status status, const char *text)
+{
+    unsigned char payload[4 + CONTROL_TEXT_BYTES];
+    struct blob *blob = NULL;
+    size_t length = control_text_put(payload, status, text);
+    if (blob_create(&blob, type, length) != STATUS_OK)
+        return NULL; /* without a word, the workers are ended by signals */
+    memcpy(blob_payload(blob), payload, length);
+    return blob;
+}
+
+/* The last word on a connection: told if it can be, then closed. */
+static void dismiss(struct connection *connection, enum status status, const char *text)
+{
+    struct blob *blob = text_blob(CONTROL_STOP, status, text);
+    if (blob != NULL)
+        connection_send(connection, blob);
+    blob_release(blob);
+    connection_close(connection);
+}
+
+static void send_empty(struct launcher *launcher, struct connection *connection, enum control_type type)
+{
+    struct blob *blob = NULL;
+    enum status status = blob_create(&blob, type, 0);
+    if (status != STATUS_OK)
+        verdict_failed(launcher, status);
+    else
+        connection_send(connection, blob);
+    blob_release(blob);
+}
+
+void members_stop(struct launcher *launcher)
+{
+    struct blob *blob = text_blob(CONTROL_STOP, launcher->verdict.status, launcher->verdict.message);
+    for (int i = 0; i < launcher->size && blob != NULL; i++) {
+        if (!launcher->members[i].aborted) /* who has said it knows it */
+            connection_send(&launcher->members[i].connection, blob);
+    }
+    blob_release(blob);
+}
+
+/* "rank 3" or "ranks 1, 2 and 5 others" of those that `missing` holds for. */
+static void name_ranks(const struct launcher *launcher, bool (*missing)(const struct member *), struct text *text)
+{
+    int count = 0;
+    for (int i = 0; i < launcher->size; i++)
+        count += missing(&launcher->members[i]) ? 1 : 0;
+    text_add(text, count == 1 ? "rank " : "ranks ");
+    int named = 0;
+    for (int i = 0; i < launcher->size && named < RANKS_NAMED; i++) {
+        if (missing(&launcher->members[i]))
+            text_addf(text, "%s%d", named++ > 0 ? ", " : "", i);
+    }
+    if (count > named)
+        text_addf(text, " and %d others", count - named);
+}
+
+static bool has_not_joined(const struct member *member)
+{
+    return member->state == MEMBER_STARTED;
+}
+
+static bool has_not_arrived(const struct member *member)
+{
+    return !member->arrived;
+}
+
+/* --- joining --- */
+
+static void welcome(struct launcher *launcher)
+{
+    if (launcher->joined < launcher->size)
+        return;
+    launcher->welcomed = true;
+    launcher->join_due = NEVER;
+    for (int i = 0; i < launcher->size; i++)
+        send_empty(launcher, &launcher->members[i].connection, CONTROL_WELCOME);
+}
+
+/* Without a branch on secret bytes: the time that it takes tells a stranger nothing. */
+static bool same_token(const unsigned char *a, const unsigned char *b)
+{
+    unsigned different = 0;
+    for (int i = 0; i < CONTROL_TOKEN_BYTES; i++)
+        different |= (unsigned)(a[i] ^ b[i]);
+    return different == 0;
+}
+
+/* It knows the token, so it is one of ours; can it be the rank it says? Otherwise the job can't go on. */
+static bool is_welcome(struct launcher *launcher, const struct control_hello *hello)
+{
+    if (hello->size != (uint32_t)launcher->size || hello->rank >= hello->size) {
+        verdict_give(launcher, VERDICT_CERTAIN, STATUS_USAGE, -1, 2,
+                     "process %lu on %s: joins as rank %lu of %lu, but the job has %d workers: RANK or WORLD_SIZE was "
+                     "changed after the launcher set it",
+                     (unsigned long)hello->pid, launcher->host, (unsigned long)hello->rank, (unsigned long)hello->size,
+                     launcher->size);
+        return false;
+    }
+    const struct member *member = &launcher->members[hello->rank];
+    if (member->state != MEMBER_STARTED) {
+        verdict_give(launcher, VERDICT_CERTAIN, STATUS_USAGE, (int)hello->rank, 2,
+                     "rank %lu on %s: process %lu joins although process %ld has joined as this rank: one program a "
+                     "worker can join, once; unset CHORALE_CONTROL for the others",
+                     (unsigned long)hello->rank, member->host, (unsigned long)hello->pid, member->joined_pid);
+        return false;
+    }
+    if (member->dead) {
+        verdict_give(launcher, VERDICT_CERTAIN, STATUS_USAGE, (int)hello->rank, 2,
+                     "rank %lu on %s: process %lu joins after the worker itself has ended: let the command wait for it",
+                     (unsigned long)hello->rank, member->host, (unsigned long)hello->pid);
+        return false;
+    }
+    return true;
+}
+
+/* The stranger becomes a member. */
+static void admit(struct launcher *launcher, struct connection *connection, const struct control_hello *hello)
+{
+    struct member *member = &launcher->members[hello->rank];
+    member->connection = *connection;
+    connection_init(connection, -1);
+    member->state = MEMBER_JOINED;
+    launcher->joined++;
+    member->joined_pid = (long)hello->pid;
+    if (hello->host[0] != '\0')
+        memcpy(member->host, hello->host, sizeof member->host);
+    member->patience = (double)hello->deadline_ms / 1e3;
+    if (launcher->join_due == NEVER)
+        launcher->join_due = deadline_after(launcher->deadline);
+    for (int i = 0; i < launcher->size; i++) {
+        if (launcher->members[i].dead && launcher->members[i].state == MEMBER_STARTED)
+            verdict_give(launcher, VERDICT_CERTAIN, STATUS_PEER_LOST, i, 1,
+                         "rank %d on %s: ended (exit 0) without joining, while rank %lu waits for it: all workers must "
+                         "run the same program",
+                         i, launcher->members[i].host, (unsigned long)hello->rank);
+    }
+    if (launcher->ending_since == NEVER)
+        welcome(launcher);
+}
+
+static void greet(struct launcher *launcher, struct connection *connection, const struct control_hello *hello)
+{
+    if (!same_token(hello->token, launcher->token)) {
+        dismiss(connection, STATUS_USAGE,
+                "join the job: wrong token: CHORALE_TOKEN is of another job than CHORALE_CONTROL");
+        return;
+    }
+    if (launcher->verdict.certainty == VERDICT_CERTAIN || !is_welcome(launcher, hello)) {
+        dismiss(connection, launcher->verdict.status, launcher->verdict.message);
+        return;
+    }
+    admit(launcher, connection, hello);
+}
+
+void members_read_stranger(struct launcher *launcher, int index)
+{
+    struct connection *connection = &launcher->strangers[index].connection;
+    struct control_frame frame = {.length = 0};
+    struct control_hello hello;
+    enum status status = control_read(&connection->reader, connection->fd, CONTROL_STRANGER_LIMIT, &frame);
+    if (status == STATUS_AGAIN)
+        return;
+    if (status == STATUS_OK)
+        status = control_hello_get(&frame, &hello);
+    if (status == STATUS_OK)
+        greet(launcher, connection, &hello);
+    else /* whatever it was, it is not of this job */
+        connection_close(connection);
+}
+
+/* A free place; when too many are silent, the one that has been so for longest makes room. */
+static int stranger_place(struct launcher *launcher)
+{
+    int places = launcher->size + STRANGERS, used = 0, oldest = -1, free_place = 0;
+    for (int i = 0; i < places; i++) {
+        const struct stranger *stranger = &launcher->strangers[i];
+        if (stranger->connection.fd < 0) {
+            free_place = i;
+            continue;
+        }
+        used++;
+        if (oldest < 0 || stranger->since < launcher->strangers[oldest].since)
+            oldest = i;
+    }
+    if (used < places - launcher->joined || oldest < 0)
+        return free_place;
+    connection_close(&launcher->strangers[oldest].connection);
+    return oldest;
+}
+
+void members_accept(struct launcher *launcher)
+{
+    for (int i = 0; i < STRANGERS; i++) { /* then the loop looks at the others again */
+        int fd = accept4(launcher->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+                verdict_give(launcher, VERDICT_CERTAIN, STATUS_UNAVAILABLE, -1, 1,
+                             "launcher on %s: take a connection: %s: raise the limit on open files (ulimit -n)",
+                             launcher->host, strerror(errno));
+            return; /* EAGAIN: that was all; others: that connection is gone already */
+        }
+        int on = 1; /* as in channel.c */
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        int place = stranger_place(launcher);
+        connection_init(&launcher->strangers[place].connection, fd);
+        launcher->strangers[place].since = clock_ns();
+        members_read_stranger(launcher, place); /* a worker has mostly spoken by now: it is no stranger for long */
+    }
+}
+
+/* --- all-gathers --- */
+
+static void gather_begin(struct launcher *launcher, int rank, size_t bytes)
+{
+    struct gather *gather = &launcher->gather;
+    enum status status = blob_create(&gather->result, CONTROL_GATHERED, 4 + (size_t)launcher->size * bytes);
+    if (status != STATUS_OK) {
+        verdict_failed(launcher, status);
+        return;
+    }
+    control_put_u32(blob_payload(gather->result), gather->sequence);
+    gather->first = rank;
+    gather->bytes = bytes;
+    gather->arrived = 0;
+    gather->due = NEVER;
+}
+
+static void gather_end(struct launcher *launcher)
+{
+    struct gather *gather = &launcher->gather;
+    for (int i = 0; i < launcher->size; i++) {
+        launcher->members[i].arrived = false;
+        connection_send(&launcher->members[i].connection, gather->result);
+    }
+    blob_release(gather->result);
+    gather->result = NULL;
+    gather->due = NEVER;
+    gather->sequence++;
+}
+
+/* Whether rank's contribution fits what the others do; if not, the job ends. */
+static bool gather_fits(struct launcher *launcher, int rank, uint32_t sequence, size_t bytes)
+{
+    const struct gather *gather = &launcher->gather;
+    const char *host = launcher->members[rank].host;
+    if (sequence != gather->sequence || launcher->members[rank].arrived) {
+        verdict_give(launcher, VERDICT_CERTAIN, STATUS_INTERNAL, rank, 1,
+                     "rank %d on %s: sends all-gather %lu while the job is at %lu: a bug of the control channel", rank,
+                     host, (unsigned long)sequence, (unsigned long)gather->sequence);
+        return false;
+    }
+    for (int i = 0; i < launcher->size; i++) {
+        if (launcher->members[i].state != MEMBER_LEFT)
+            continue;
+        verdict_give(
+            launcher, VERDICT_CERTAIN, STATUS_MISMATCH, rank, 1,
+            "rank %d on %s: calls all-gather %lu, but rank %d has left the job: all workers must make the same "
+            "calls",
+            rank, host, (unsigned long)sequence, i);
+        return false;
+    }
+    if (gather->result != NULL && bytes != gather->bytes) {
+        verdict_give(launcher, VERDICT_CERTAIN, STATUS_MISMATCH, rank, 1,
+                     "rank %d on %s: gives %zu bytes to all-gather %lu (0: a barrier), rank %d gives %zu: all workers "
+                     "must make the same calls",
+                     rank, host, bytes, (unsigned long)sequence, gather->first, gather->bytes);
+        return false;
+    }
+    return true;
+}
+
+static void handle_gather(struct launcher *launcher, int rank, const struct control_frame *frame)
+{
+    struct gather *gather = &launcher->gather;
+    struct member *member = &launcher->members[rank];
+    size_t bytes = frame->length - 4;
+    if (!gather_fits(launcher, rank, control_get_u32(frame->payload), bytes))
+        return;
+    if (gather->result == NULL)
+        gather_begin(launcher, rank, bytes);
+    if (gather->result == NULL)
+        return;
+    if (bytes > 0)
+        memcpy(blob_payload(gather->result) + 4 + (size_t)rank * bytes, frame->payload + 4, bytes);
+    member->arrived = true;
+    uint64_t due = deadline_after(member->patience);
+    if (due < gather->due)
+        gather->due = due;
+    if (++gather->arrived == launcher->size)
+        gather_end(launcher);
+}
+
+/* --- what members say --- */
+
+static void handle_abort(struct launcher *launcher, int rank, const struct control_frame *frame)
+{
+    char text[CONTROL_TEXT_BYTES + 1];
+    enum status why = STATUS_INTERNAL;
+    enum status status = control_text_get(frame, &why, text);
+    if (status != STATUS_OK) {
+        verdict_failed(launcher, status);
+        return;
+    }
+    launcher->members[rank].aborted = true;
+    verdict_give(launcher, why == STATUS_PEER_LOST ? VERDICT_RUMOUR : VERDICT_CERTAIN, why, rank, status_exit_code(why),
+                 "%s", text);
+}
+
+static void handle_goodbye(struct launcher *launcher, int rank)
+{
+    struct member *member = &launcher->members[rank];
+    member->state = MEMBER_LEFT;
+    send_empty(launcher, &member->connection, CONTROL_GOODBYE_ACK);
+    if (launcher->gather.result != NULL)
+        verdict_give(launcher, VERDICT_CERTAIN, STATUS_MISMATCH, rank, 1,
+                     "rank %d on %s: leaves the job while rank %d waits in all-gather %lu: all workers must make the "
+                     "same calls",
+                     rank, member->host, launcher->gather.first, (unsigned long)launcher->gather.sequence);
+}
+
+static void malformed(struct launcher *launcher, int rank, const char *what)
+{
+    struct member *member = &launcher->members[rank];
+    connection_close(&member->connection);
+    verdict_give(launcher, VERDICT_CERTAIN, STATUS_FORMAT, rank, 1,
+                 "rank %d on %s: %s: a bug, or another version of "
+                 "the program",
+                 rank, member->host, what);
+}
+
+static void handle_frame(struct launcher *launcher, int rank, const struct control_frame *frame)
+{
+    const struct member *member = &launcher->members[rank];
+    bool ending = launcher->verdict.certainty == VERDICT_CERTAIN;
+    if (frame->type == CONTROL_ABORT && member->state == MEMBER_JOINED)
+        handle_abort(launcher, rank, frame);
+    else if (frame->type == CONTROL_GATHER && frame->length >= 4 && member->state == MEMBER_JOINED &&
+             launcher->welcomed) {
+        if (!ending)
+            handle_gather(launcher, rank, frame);
+    } else if (frame->type == CONTROL_GOODBYE && frame->length == 0 && member->state == MEMBER_JOINED)
+        handle_goodbye(launcher, rank);
+    else
+        malformed(launcher, rank, "control channel: a message out of place");
+}
+
+void members_read(struct launcher *launcher, int rank)
+{
+    struct member *member = &launcher->members[rank];
+    struct control_frame frame = {.length = 0};
+    while (member->connection.fd >= 0 && !member->connection.ended) {
+        enum status status =
+            control_read(&member->connection.reader, member->connection.fd, CONTROL_LAUNCHER_LIMIT, &frame);
+        if (status == STATUS_AGAIN)
+            return;
+        if (status == STATUS_OK) {
+            handle_frame(launcher, rank, &frame);
+        } else if (status == STATUS_FORMAT) {
+            malformed(launcher, rank, status_message());
+        } else { /* closed; mostly the process is about to die, and how it dies says more */
+            member->connection.ended = true;
+            member->lost_due = deadline_after(LOST_GRACE);
+        }
+    }
+}
+
+/* --- deadlines --- */
+
+static void check_lost(struct launcher *launcher, int rank)
+{
+    struct member *member = &launcher->members[rank];
+    if (!deadline_passed(member->lost_due))
+        return;
+    member->lost_due = NEVER;
+    if (member->state == MEMBER_JOINED && !member->aborted && !member->dead)
+        verdict_give(launcher, VERDICT_CERTAIN, STATUS_PEER_LOST, rank, 1,
+                     "rank %d on %s: closed its control channel without leaving the job, while process %ld still runs: "
+                     "it can't be watched any more",
+                     rank, member->host, (long)member->pid);
+}
+
+static void check_join(struct launcher *launcher)
+{
+    if (!deadline_passed(launcher->join_due))
+        return;
+    struct text ranks = {.length = 0};
+    name_ranks(launcher, has_not_joined, &ranks);
+    verdict_give(launcher, VERDICT_CERTAIN, STATUS_TIMEOUT, -1, 1,
+                 "%s on %s: not joined within %.3g s of the first: see whether the host is overloaded, or raise the "
+                 "deadline",
+                 text_string(&ranks), launcher->host, launcher->deadline);
+    text_release(&ranks);
+    launcher->join_due = NEVER;
+}
+
+static void check_gather(struct launcher *launcher)
+{
+    struct gather *gather = &launcher->gather;
+    if (!deadline_passed(gather->due))
+        return;
+    struct text ranks = {.length = 0};
+    name_ranks(launcher, has_not_arrived, &ranks);
+    verdict_give(
+        launcher, VERDICT_CERTAIN, STATUS_TIMEOUT, -1, 1,
+        "%s on %s: not at %s %lu within %.3g s of rank %d: stopped, hanging or slow; raise the deadline if slow",
+        text_string(&ranks), launcher->host, gather->bytes > 0 ? "all-gather" : "barrier",
+        (unsigned long)gather->sequence, launcher->members[gather->first].patience, gather->first);
+    text_release(&ranks);
+    gather->due = NEVER;
+}
+
+void members_check_deadlines(struct launcher *launcher)
+{
+    for (int i = 0; i < launcher->size; i++)
+        check_lost(launcher, i);
+    check_join(launcher);
+    check_gather(launcher);
+}
+
+uint64_t members_next_deadline(const struct launcher *launcher)
+{
+    uint64_t next = launcher->join_due < launcher->gather.due ? launcher->join_due : launcher->gather.due;
+    for (int i = 0; i < launcher->size; i++) {
+        if (launcher->members[i].lost_due < next)
+            next = launcher->members[i].lost_due;
+    }
+    return next;
+}
