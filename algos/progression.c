@@ -170,11 +170,20 @@ static enum status malformed(const struct progression *p, const struct op *op, c
                 (unsigned)op->lane, why);
 }
 
+/* Segments of one op run in any order, so source and destination are the same range or apart. */
+static bool half_overlap(const struct range *a, const struct range *b)
+{
+    return a->buffer == b->buffer && a->chunk != b->chunk && a->chunk < b->chunk + b->chunks &&
+           b->chunk < a->chunk + a->chunks;
+}
+
 static enum status check_op(const struct progression *p, const struct op *op)
 {
     const struct shape *shape = p->shape;
     if (op->kind >= OP_KINDS)
         return malformed(p, op, "bad-op", "unknown kind of op");
+    if (op->round != p->round)
+        return malformed(p, op, "bad-op", "emitted in another round than it is marked with");
     if (op->lane >= shape->lanes)
         return malformed(p, op, "bad-op", "lane out of range");
     if (is_message(op->kind) && (op->peer < 0 || op->peer >= shape->workers || op->peer == p->rank))
@@ -185,6 +194,8 @@ static enum status check_op(const struct progression *p, const struct op *op)
         return malformed(p, op, scratch_src ? "scratch" : "bad-op", "source range out of bounds");
     if (has_dst(op->kind) && !range_fits(shape, &op->dst))
         return malformed(p, op, scratch_dst ? "scratch" : "bad-op", "destination range out of bounds");
+    if (has_src(op->kind) && has_dst(op->kind) && half_overlap(&op->src, &op->dst))
+        return malformed(p, op, "bad-op", "source and destination overlap in part");
     if (op->kind == OP_WAIT && (op->wait_lane >= shape->lanes || op->wait_round > op->round))
         return malformed(p, op, "wait-in-future", "WAIT for a later round or an unknown lane");
     if (op->kind == OP_FENCE && (op->lanes == 0 || op->lanes > shape->lanes - op->lane))
@@ -667,25 +678,33 @@ static uint32_t scan_start(struct progression *p)
     return s;
 }
 
-enum status progression_next(struct progression *p, struct action *action)
+static bool start_any(struct progression *p, struct action *action)
 {
-    while (!taken_in(p) && p->alive < p->params.lookahead) {
-        TRY(take_round(p));
-        p->stalled = false;
-    }
-    if (p->stalled)
-        return STATUS_AGAIN;
     const uint32_t start = scan_start(p);
     for (uint32_t s = start; s != NONE; s = p->slot[s].next)
         if (p->slot[s].segments > 0 && start_one(p, s, action))
-            return STATUS_OK;
+            return true;
     for (uint32_t s = p->first; s != start; s = p->slot[s].next)
         if (p->slot[s].segments > 0 && start_one(p, s, action))
+            return true;
+    return false;
+}
+
+enum status progression_next(struct progression *p, struct action *action)
+{
+    for (;;) {
+        while (!taken_in(p) && p->alive < p->params.lookahead) {
+            TRY(take_round(p));
+            p->stalled = false;
+        }
+        if (p->stalled)
+            return STATUS_AGAIN;
+        if (start_any(p, action))
             return STATUS_OK;
-    if (p->waits > 0)
-        drop_waits(p); /* those that had nothing to wait for */
-    p->stalled = true;
-    return STATUS_AGAIN;
+        p->stalled = true;
+        if (p->waits > 0)
+            drop_waits(p); /* those that had nothing to wait for: they may have kept the next round out */
+    }
 }
 
 void progression_complete(struct progression *p, const struct action *action)
@@ -718,6 +737,7 @@ void progression_restart(struct progression *p)
     p->tail_taken = false;
     p->waits = 0;
     p->stalled = false;
+    p->picks = 0;
     p->previous = (struct op){0};
     p->previous_counts = false;
 }
