@@ -1,0 +1,1073 @@
+/* verify.c - proves a schedule by running it on symbols (verify.h).
+ *
+ * A trial has one progression for each worker and a world of values: for each leaf of the vector and of the scratch
+ * planes, whose contributions it holds, whether it is finalised, and the hash of its expression tree. What has been
+ * started waits in a list; a message is ready when both its ends have started. Values are read as late as allowed, and
+ * a posted receive spoils its destination at once, so that an order that nothing guarantees shows in the result.
+ *
+ * Trials differ in what the contract leaves open: in place or not, the size of segments, how far ahead rounds are taken
+ * in, and the order of starts and completions. The expression trees of all trials must be the same. Schedules with
+ * halves are then proved half by half: the first must leave each chunk complete at its owner, the second must spread it
+ * from there and from nowhere else, which is what a composition relies on.
+ */
+#include "algos/verify.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "algos/progression.h"
+#include "base/memory.h"
+#include "base/rng.h"
+
+#define NONE UINT32_MAX
+#define WEIGHT_TOLERANCE 1e-12
+
+enum completion_order { OLDEST_FIRST, NEWEST_FIRST, RANDOM_ORDER };
+enum part { WHOLE, REDUCING_HALF, SPREADING_HALF };
+
+struct trial {
+    enum part part;
+    bool aliased;
+    uint32_t segment; /* leaves; NONE: whole ranges */
+    uint32_t lookahead;
+    enum completion_order order;
+    uint64_t seed;
+};
+
+/* The first takes in everything at once: only then are all races seen. */
+static const struct trial trials[] = {
+    {.aliased = true, .segment = 1, .lookahead = UINT32_MAX, .order = OLDEST_FIRST},
+    {.aliased = false, .segment = 1, .lookahead = 8, .order = NEWEST_FIRST},
+    {.aliased = false, .segment = 2, .lookahead = 24, .order = RANDOM_ORDER, .seed = 1},
+    {.aliased = true, .segment = 1, .lookahead = 1, .order = RANDOM_ORDER, .seed = 2},
+    {.aliased = false, .segment = NONE, .lookahead = 12, .order = RANDOM_ORDER, .seed = 3},
+};
+
+static const struct trial halves[] = {
+    {.part = REDUCING_HALF, .aliased = true, .segment = 1, .lookahead = 16, .order = OLDEST_FIRST},
+    {.part = SPREADING_HALF, .aliased = true, .segment = 1, .lookahead = 16, .order = NEWEST_FIRST},
+};
+
+#define LENGTH(array) (sizeof(array) / sizeof(array)[0])
+
+/* What a leaf holds, with the contributors kept apart (struct store). */
+struct value {
+    uint64_t hash;  /* of the expression tree, alike for a+b and b+a */
+    uint32_t round; /* of the latest write                           */
+    bool known;     /* false: never written, or about to be received */
+    bool final;
+};
+
+/* Values with their contributors: a bit for each worker, or its weight when mixing. */
+struct store {
+    struct value *value;
+    uint64_t *set;
+    double *weight;
+};
+
+struct ref {
+    struct value *value;
+    uint64_t *set;
+    double *weight;
+};
+
+/* One message op as emitted, in the list of its channel. */
+struct message {
+    uint32_t round, chunks, next;
+};
+
+struct queue {
+    uint32_t first, last, count;
+};
+
+/* Messages from src to dst on a lane. */
+struct channel {
+    bool used;
+    int src, dst;
+    uint16_t lane;
+    struct queue emitted[2]; /* messages: [0] SENDs, [1] RECVs                             */
+    struct queue sends;      /* started, receive not posted                                */
+    uint32_t post;           /* posted, send not started; NONE: none                       */
+    uint64_t sends_begun, posts_begun;
+    bool receiving;       /* posted and not complete: the window of 1                   */
+    struct store arrived; /* what a RECV_REDUCE has received and not yet reduced        */
+};
+
+/* An action that has been started and not completed. */
+struct started {
+    struct action action;
+    int worker;
+    uint32_t channel; /* messages                      */
+    uint32_t partner; /* of a ready POST: its SEND     */
+    uint32_t next;    /* in a queue, or free           */
+};
+
+struct world {
+    const struct shape *shape; /* what runs: the whole or a half of it */
+    const struct shape *whole;
+    const struct trial *trial;
+    struct verify_result *result;
+    bool mixing;
+    size_t words; /* of a set: 64-bit words, or doubles when mixing           */
+    size_t cells; /* of a worker: vector, scratch planes, and last its input  */
+    struct store store;
+    struct progression **progression;
+    struct channel *channel; /* open addressing; channels is a power of two */
+    size_t channels, channels_used;
+    struct message *message;
+    size_t messages, message_capacity;
+    struct started *started;
+    size_t starts, start_capacity;
+    uint32_t free_start;
+    uint32_t *ready; /* started entries that may complete, in the order in which they became ready */
+    size_t readies, ready_capacity;
+    int *awake; /* workers that may start more */
+    bool *is_awake;
+    int awake_count;
+    uint64_t picks;
+    bool found_race;
+    struct op race[2];
+    int race_worker;
+};
+
+/* ------------------------------------------------------------------------------------------------------------- faults
+ */
+
+static const char *const fault_names[] = {
+    [FAULT_NONE] = "none",
+    [FAULT_BAD_OP] = "bad-op",
+    [FAULT_UNMATCHED] = "unmatched-message",
+    [FAULT_SIZE] = "size-mismatch",
+    [FAULT_ROUND] = "round-mismatch",
+    [FAULT_DEADLOCK] = "deadlock",
+    [FAULT_RACE] = "race",
+    [FAULT_MISSING] = "missing-contribution",
+    [FAULT_DOUBLED] = "doubled-contribution",
+    [FAULT_NOT_FINALISED] = "not-finalised",
+    [FAULT_FINALISED_EARLY] = "finalised-early",
+    [FAULT_FINALISED_TWICE] = "finalised-twice",
+    [FAULT_SCRATCH] = "scratch",
+    [FAULT_WAIT] = "wait-in-future",
+    [FAULT_OWNER] = "owner",
+    [FAULT_WEIGHTS] = "weights",
+};
+
+const char *fault_name(enum fault fault)
+{
+    return fault_names[fault];
+}
+
+__attribute__((format(printf, 3, 4))) static void report(struct world *w, enum fault fault, const char *format, ...)
+{
+    struct verify_result *result = w->result;
+    if (result->fault != FAULT_NONE)
+        return; /* the first is the cause */
+    result->fault = fault;
+    const int n = snprintf(result->reason, sizeof result->reason, "%s: ", fault_name(fault));
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(result->reason + n, sizeof result->reason - (size_t)n, format, arguments);
+    va_end(arguments);
+}
+
+/* A malformed op, whose name stands before the message; anything else stays an error. */
+static enum status report_malformed(struct world *w, enum status status)
+{
+    const char *message = status_message(), *colon = strchr(message, ':');
+    if (status != STATUS_FORMAT || colon == NULL)
+        return status;
+    for (size_t f = FAULT_NONE + 1; f < LENGTH(fault_names); f++)
+        if (strlen(fault_names[f]) == (size_t)(colon - message) &&
+            strncmp(fault_names[f], message, (size_t)(colon - message)) == 0) {
+            report(w, (enum fault)f, "%s", colon + 2);
+            return STATUS_OK;
+        }
+    return status;
+}
+
+static const char *op_words(const struct op *op)
+{
+    static const char *const words[OP_KINDS] = {"SEND to", "RECV from", "RECV_REDUCE from", "REDUCE", "COPY", "SCALE",
+                                                "WAIT",    "FENCE"};
+    return words[op->kind];
+}
+
+/* ------------------------------------------------------------------------------------------------------------- values
+ */
+
+static enum status store_create(const struct world *w, size_t cells, struct store *store)
+{
+    enum status status = STATUS_OK;
+    void *value = NULL, *members = NULL;
+    TRY_TO(done, memory_zeroed(&value, cells, sizeof(struct value)));
+    TRY_TO(done, memory_zeroed(&members, cells * w->words, sizeof(uint64_t)));
+    *store = (struct store){.value = value};
+    if (w->mixing)
+        store->weight = members;
+    else
+        store->set = members;
+    value = members = NULL;
+done:
+    free(value);
+    free(members);
+    return status;
+}
+
+static void store_release(struct store *store)
+{
+    free(store->value);
+    free(store->set);
+    free(store->weight);
+    *store = (struct store){0};
+}
+
+static struct ref ref_of(const struct world *w, const struct store *store, size_t i)
+{
+    return (struct ref){.value = store->value + i,
+                        .set = w->mixing ? NULL : store->set + i * w->words,
+                        .weight = w->mixing ? store->weight + i * w->words : NULL};
+}
+
+/* Leaf i of a span of `worker`. Every leaf is one element; all leaves of an input are alike. */
+static struct ref ref_in(const struct world *w, int worker, const struct span *span, size_t i)
+{
+    size_t cell = w->cells - 1;
+    if (span->place == PLACE_VECTOR)
+        cell = span->offset + i;
+    else if (span->place == PLACE_SCRATCH)
+        cell = w->shape->chunks + span->offset + i;
+    return ref_of(w, &w->store, (size_t)worker * w->cells + cell);
+}
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+/* Commutative, not associative. */
+static uint64_t mix_pair(uint64_t a, uint64_t b)
+{
+    return mix(a + b + UINT64_C(0x9e3779b97f4a7c15));
+}
+
+static void spoil(const struct world *w, struct ref ref)
+{
+    *ref.value = (struct value){.known = false};
+    if (w->mixing)
+        memset(ref.weight, 0, w->words * sizeof *ref.weight);
+    else
+        memset(ref.set, 0, w->words * sizeof *ref.set);
+}
+
+static void copy(const struct world *w, struct ref to, struct ref from, const struct op *op)
+{
+    *to.value = *from.value;
+    to.value->round = op->round;
+    for (size_t i = 0; w->mixing && i < w->words; i++)
+        to.weight[i] = (op->kind == OP_COPY ? op->weight : 1) * from.weight[i];
+    if (!w->mixing)
+        memcpy(to.set, from.set, w->words * sizeof *to.set);
+}
+
+/* The first worker whose contribution is missing, -1 when complete. */
+static int first_missing(const struct world *w, const uint64_t *set)
+{
+    for (int i = 0; i < w->shape->workers; i++)
+        if (!((set[i / 64] >> (i % 64)) & 1))
+            return i;
+    return -1;
+}
+
+/* The first worker that is in both, -1 when there is none. */
+static int first_common(const struct world *w, const uint64_t *a, const uint64_t *b)
+{
+    for (int i = 0; i < w->shape->workers; i++)
+        if (((a[i / 64] & b[i / 64]) >> (i % 64)) & 1)
+            return i;
+    return -1;
+}
+
+/* What is read must have been written; in the spreading half, whatever is not the owner's is unknown by design. */
+static void check_known(struct world *w, int worker, const struct span *span, size_t i, const struct op *op)
+{
+    if (span->place == PLACE_INPUT || w->trial->part == SPREADING_HALF || ref_in(w, worker, span, i).value->known)
+        return;
+    const bool scratch = span->place == PLACE_SCRATCH;
+    report(w, scratch ? FAULT_SCRATCH : FAULT_MISSING, "worker %d reads %s chunk %zu before it is there (round %u)",
+           worker, scratch ? "scratch" : "vector", span->offset + i, (unsigned)op->round);
+}
+
+static void check_weight(struct world *w, int worker, const struct op *op)
+{
+    if (!w->mixing && op->weight != 1)
+        report(w, FAULT_WEIGHTS, "worker %d round %u: weight %.6f in a reduction", worker, (unsigned)op->round,
+               op->weight);
+    if (w->mixing && (op->flags & OP_FINAL))
+        report(w, FAULT_BAD_OP, "worker %d round %u: FINAL when mixing", worker, (unsigned)op->round);
+}
+
+static void combine_sets(struct world *w, int worker, size_t leaf, struct ref to, struct ref a, struct ref b,
+                         const struct op *op)
+{
+    const bool final = op->flags & OP_FINAL;
+    const unsigned round = op->round;
+    if (final && (a.value->final || b.value->final))
+        report(w, FAULT_FINALISED_TWICE, "worker %d chunk %zu (round %u)", worker, leaf, round);
+    const int doubled = first_common(w, a.set, b.set);
+    if (doubled >= 0)
+        report(w, FAULT_DOUBLED, "worker %d chunk %zu has worker %d twice (round %u)", worker, leaf, doubled, round);
+    for (size_t i = 0; i < w->words; i++)
+        to.set[i] = a.set[i] | b.set[i];
+    const int missing = final ? first_missing(w, to.set) : -1;
+    if (missing >= 0)
+        report(w, FAULT_FINALISED_EARLY, "worker %d chunk %zu lacks worker %d (round %u)", worker, leaf, missing,
+               round);
+}
+
+/* to = a (+) weight * b; `leaf` for messages. */
+static void combine(struct world *w, int worker, size_t leaf, struct ref to, struct ref a, struct ref b,
+                    const struct op *op)
+{
+    const struct value made = {.hash = mix_pair(a.value->hash, b.value->hash),
+                               .round = op->round,
+                               .known = a.value->known && b.value->known,
+                               .final = op->flags & OP_FINAL};
+    for (size_t i = 0; w->mixing && i < w->words; i++)
+        to.weight[i] = a.weight[i] + op->weight * b.weight[i];
+    if (!w->mixing)
+        combine_sets(w, worker, leaf, to, a, b, op);
+    *to.value = made;
+}
+
+/* The worker's own contribution in `ref`. */
+static void contribute(const struct world *w, struct ref ref, int worker)
+{
+    spoil(w, ref);
+    *ref.value = (struct value){.hash = mix((uint64_t)worker + 1), .known = true};
+    if (w->mixing)
+        ref.weight[worker] = 1;
+    else
+        ref.set[worker / 64] |= (uint64_t)1 << (worker % 64);
+}
+
+/* A complete chunk, as its owner has it before the spreading half. */
+static void make_complete(const struct world *w, struct ref ref)
+{
+    *ref.value = (struct value){.hash = 1, .known = true, .final = true};
+    for (int i = 0; i < w->shape->workers; i++)
+        ref.set[i / 64] |= (uint64_t)1 << (i % 64);
+}
+
+static void set_up_values(struct world *w)
+{
+    for (int r = 0; r < w->shape->workers; r++) {
+        const struct span vector = {.place = PLACE_VECTOR, .count = w->shape->chunks};
+        const struct span input = {.place = PLACE_INPUT};
+        contribute(w, ref_in(w, r, &input, 0), r);
+        for (uint32_t c = 0; c < w->shape->chunks; c++) {
+            const struct ref ref = ref_in(w, r, &vector, c);
+            if (w->trial->part == SPREADING_HALF && w->whole->algorithm->owner(w->whole, c) == r)
+                make_complete(w, ref);
+            else if (w->trial->part != SPREADING_HALF && w->trial->aliased)
+                contribute(w, ref, r);
+        }
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------------- channels
+ */
+
+static size_t channel_place(const struct channel *table, size_t size, int src, int dst, uint16_t lane)
+{
+    size_t i = (size_t)mix(((uint64_t)lane << 48) ^ ((uint64_t)(uint32_t)src << 24) ^ (uint32_t)dst) & (size - 1);
+    while (table[i].used && (table[i].src != src || table[i].dst != dst || table[i].lane != lane))
+        i = (i + 1) & (size - 1);
+    return i;
+}
+
+/* Messages in flight keep the index of their channel, so all channels are made before the first starts. */
+static enum status channels_grow(struct world *w)
+{
+    const size_t size = w->channels == 0 ? 64 : w->channels * 2;
+    void *memory = NULL;
+    TRY(memory_zeroed(&memory, size, sizeof(struct channel)));
+    struct channel *table = memory;
+    for (size_t i = 0; i < w->channels; i++) {
+        const struct channel *c = &w->channel[i];
+        if (c->used)
+            table[channel_place(table, size, c->src, c->dst, c->lane)] = *c;
+    }
+    free(w->channel);
+    w->channel = table;
+    w->channels = size;
+    return STATUS_OK;
+}
+
+static const struct queue empty_queue = {.first = NONE, .last = NONE};
+
+static enum status channel_make(struct world *w, int src, int dst, uint16_t lane, struct channel **channel)
+{
+    if ((w->channels_used + 1) * 2 > w->channels)
+        TRY(channels_grow(w));
+    struct channel *c = &w->channel[channel_place(w->channel, w->channels, src, dst, lane)];
+    if (!c->used) {
+        *c = (struct channel){.used = true, .src = src, .dst = dst, .lane = lane, .sends = empty_queue, .post = NONE};
+        c->emitted[0] = c->emitted[1] = empty_queue;
+        w->channels_used++;
+    }
+    *channel = c;
+    return STATUS_OK;
+}
+
+/* ----------------------------------------------------------------------------------------- matching, as emitted (rule
+ * 1) */
+
+struct collector {
+    struct sink sink; /* first */
+    struct world *world;
+    int rank;
+    bool joined; /* the op before said MORE */
+    struct op before;
+};
+
+static enum status collect_message(struct world *w, int rank, const struct op *op)
+{
+    const bool receives = op->kind != OP_SEND;
+    struct channel *channel = NULL;
+    TRY(channel_make(w, receives ? op->peer : rank, receives ? rank : op->peer, op->lane, &channel));
+    void *memory = w->message;
+    TRY(memory_grow(&memory, &w->message_capacity, w->messages + 1, sizeof(struct message)));
+    w->message = memory;
+    const uint32_t m = (uint32_t)w->messages++;
+    w->message[m] =
+        (struct message){.round = op->round, .chunks = receives ? op->dst.chunks : op->src.chunks, .next = NONE};
+    struct queue *queue = &channel->emitted[receives];
+    if (queue->count++ == 0)
+        queue->first = m;
+    else
+        w->message[queue->last].next = m;
+    queue->last = m;
+    return STATUS_OK;
+}
+
+static void check_joined(struct collector *collector, const struct op *op)
+{
+    const struct op *before = &collector->before;
+    if (collector->joined && (op == NULL || op->kind != before->kind || op->peer != before->peer ||
+                              op->lane != before->lane || op->round != before->round))
+        report(collector->world, FAULT_BAD_OP, "worker %d round %u lane %u: MORE, but the message goes on nowhere",
+               collector->rank, (unsigned)before->round, (unsigned)before->lane);
+}
+
+static enum status collect(struct sink *sink, const struct op *op)
+{
+    struct collector *collector = (struct collector *)sink;
+    check_joined(collector, op);
+    collector->joined = op->flags & OP_MORE;
+    collector->before = *op;
+    if (op->kind == OP_SEND || op->kind == OP_RECV || op->kind == OP_RECV_REDUCE)
+        return collect_message(collector->world, collector->rank, op);
+    return STATUS_OK;
+}
+
+/* All ops are known to be well-formed by now. */
+static enum status collect_messages(struct world *w)
+{
+    for (int r = 0; r < w->shape->workers; r++) {
+        struct collector collector = {.sink = {.op = collect}, .world = w, .rank = r};
+        for (uint32_t round = 0; round < w->shape->rounds; round++) {
+            collector.sink.round = round;
+            collector.sink.lane = 0;
+            TRY(w->shape->algorithm->emit(w->shape, r, round, &collector.sink));
+        }
+        check_joined(&collector, NULL);
+    }
+    return STATUS_OK;
+}
+
+static void match_channel(struct world *w, const struct channel *c)
+{
+    const struct queue *sends = &c->emitted[0], *recvs = &c->emitted[1];
+    const bool unequal = sends->count != recvs->count;
+    uint32_t s = sends->first, r = recvs->first;
+    for (; s != NONE && r != NONE; s = w->message[s].next, r = w->message[r].next) {
+        const struct message *send = &w->message[s], *recv = &w->message[r];
+        if (unequal && send->round != recv->round)
+            break;
+        if (!unequal && send->round != recv->round)
+            report(w, FAULT_ROUND, "worker %d sends to %d in round %u, which receives it in round %u (lane %u)", c->src,
+                   c->dst, (unsigned)send->round, (unsigned)recv->round, (unsigned)c->lane);
+        if (!unequal && send->chunks != recv->chunks)
+            report(w, FAULT_SIZE, "worker %d sends %u chunks to %d, which takes %u (round %u lane %u)", c->src,
+                   (unsigned)send->chunks, c->dst, (unsigned)recv->chunks, (unsigned)send->round, (unsigned)c->lane);
+    }
+    if (!unequal)
+        return;
+    if (sends->count > recvs->count)
+        report(w, FAULT_UNMATCHED, "worker %d sends to %d in round %u, which has no receive for it (lane %u)", c->src,
+               c->dst, (unsigned)w->message[s == NONE ? sends->last : s].round, (unsigned)c->lane);
+    else
+        report(w, FAULT_UNMATCHED, "worker %d receives from %d in round %u, which has no send for it (lane %u)", c->dst,
+               c->src, (unsigned)w->message[r == NONE ? recvs->last : r].round, (unsigned)c->lane);
+}
+
+static enum status match_messages(struct world *w)
+{
+    TRY(collect_messages(w));
+    for (size_t i = 0; i < w->channels; i++) /* a missing partner shifts what follows: look for that first */
+        if (w->channel[i].used && w->channel[i].emitted[0].count != w->channel[i].emitted[1].count)
+            match_channel(w, &w->channel[i]);
+    for (size_t i = 0; i < w->channels; i++)
+        if (w->channel[i].used)
+            match_channel(w, &w->channel[i]);
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------ started
+ */
+
+static enum status start_take(struct world *w, uint32_t *index)
+{
+    if (w->free_start == NONE) {
+        void *memory = w->started;
+        TRY(memory_grow(&memory, &w->start_capacity, w->starts + 1, sizeof(struct started)));
+        w->started = memory;
+        w->started[w->starts].next = NONE;
+        w->free_start = (uint32_t)w->starts++;
+    }
+    *index = w->free_start;
+    w->free_start = w->started[*index].next;
+    return STATUS_OK;
+}
+
+static void start_free(struct world *w, uint32_t index)
+{
+    w->started[index].next = w->free_start;
+    w->free_start = index;
+}
+
+static enum status make_ready(struct world *w, uint32_t index)
+{
+    void *memory = w->ready;
+    TRY(memory_grow(&memory, &w->ready_capacity, w->readies + 1, sizeof(uint32_t)));
+    w->ready = memory;
+    w->ready[w->readies++] = index;
+    return STATUS_OK;
+}
+
+/* The post of a channel and its oldest send have met. */
+static enum status meet(struct world *w, struct channel *channel)
+{
+    const uint32_t send = channel->sends.first, post = channel->post;
+    if (send == NONE || post == NONE)
+        return STATUS_OK;
+    if (w->started[send].action.sequence != w->started[post].action.sequence ||
+        w->started[send].action.src.count != w->started[post].action.dst.count)
+        return fail(STATUS_INTERNAL, "progression: segments of one number differ on the two sides");
+    channel->sends.first = w->started[send].next;
+    channel->post = NONE;
+    w->started[post].partner = send;
+    return make_ready(w, post);
+}
+
+static enum status start_send(struct world *w, struct channel *channel, uint32_t index)
+{
+    struct started *started = &w->started[index];
+    if (started->action.sequence != channel->sends_begun++)
+        return fail(STATUS_INTERNAL, "progression: sends of a channel started out of order");
+    started->next = NONE;
+    if (channel->sends.first == NONE)
+        channel->sends.first = index;
+    else
+        w->started[channel->sends.last].next = index;
+    channel->sends.last = index;
+    return meet(w, channel);
+}
+
+static enum status start_post(struct world *w, struct channel *channel, uint32_t index)
+{
+    const struct started *started = &w->started[index];
+    const struct action *action = &started->action;
+    if (action->sequence != channel->posts_begun++)
+        return fail(STATUS_INTERNAL, "progression: receives of a channel posted out of order");
+    if (channel->receiving)
+        return fail(STATUS_INTERNAL, "progression: more receives posted than the window allows");
+    channel->receiving = true;
+    channel->post = index;
+    for (size_t i = 0; action->op.kind == OP_RECV && i < action->dst.count; i++)
+        spoil(w, ref_in(w, started->worker, &action->dst, i));
+    return meet(w, channel);
+}
+
+static enum status start(struct world *w, int worker, const struct action *action)
+{
+    uint32_t index = NONE;
+    TRY(start_take(w, &index));
+    struct started *started = &w->started[index];
+    *started = (struct started){.action = *action, .worker = worker, .partner = NONE, .channel = NONE, .next = NONE};
+    if (action->kind == ACTION_LOCAL)
+        return make_ready(w, index);
+    const int peer = action->op.peer;
+    const bool sends = action->kind == ACTION_SEND;
+    started->channel =
+        (uint32_t)channel_place(w->channel, w->channels, sends ? worker : peer, sends ? peer : worker, action->op.lane);
+    struct channel *channel = &w->channel[started->channel];
+    if (sends)
+        return start_send(w, channel, index);
+    return action->kind == ACTION_POST ? start_post(w, channel, index) : make_ready(w, index);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- completion
+ */
+
+static void wake(struct world *w, int worker)
+{
+    if (!w->is_awake[worker]) {
+        w->is_awake[worker] = true;
+        w->awake[w->awake_count++] = worker;
+    }
+}
+
+static void complete(struct world *w, uint32_t index)
+{
+    struct started *started = &w->started[index];
+    progression_complete(w->progression[started->worker], &started->action);
+    wake(w, started->worker);
+    start_free(w, index);
+}
+
+/* The data of a message moves when both ends have long been waiting for it. */
+static enum status complete_message(struct world *w, uint32_t index)
+{
+    const struct started *post = &w->started[index], *send = &w->started[post->partner];
+    struct channel *channel = &w->channel[post->channel];
+    const bool reduces = post->action.op.kind == OP_RECV_REDUCE;
+    if (reduces && channel->arrived.value == NULL) {
+        const uint32_t most = w->trial->segment < w->shape->chunks ? w->trial->segment : w->shape->chunks;
+        TRY(store_create(w, most, &channel->arrived));
+    }
+    for (size_t i = 0; i < post->action.dst.count; i++) {
+        check_known(w, send->worker, &send->action.src, i, &send->action.op);
+        const struct ref to = reduces ? ref_of(w, &channel->arrived, i) : ref_in(w, post->worker, &post->action.dst, i);
+        copy(w, to, ref_in(w, send->worker, &send->action.src, i), &post->action.op);
+    }
+    if (!reduces)
+        channel->receiving = false;
+    complete(w, post->partner);
+    complete(w, index);
+    return STATUS_OK;
+}
+
+/* Element by element, as late as possible. */
+static void compute(struct world *w, const struct started *started)
+{
+    const struct action *a = &started->action;
+    const int worker = started->worker;
+    check_weight(w, worker, &a->op);
+    for (size_t i = 0; i < a->dst.count; i++) {
+        const struct ref to = ref_in(w, worker, &a->dst, i), operand = ref_in(w, worker, &a->operand, i);
+        if (a->op.kind != OP_COPY)
+            check_known(w, worker, &a->operand, i, &a->op);
+        if (a->op.kind == OP_REDUCE || a->op.kind == OP_COPY)
+            check_known(w, worker, &a->src, i, &a->op);
+        if (a->op.kind == OP_RECV_REDUCE)
+            combine(w, worker, a->dst.offset + i, to, operand, ref_of(w, &w->channel[started->channel].arrived, i),
+                    &a->op);
+        else if (a->op.kind == OP_REDUCE)
+            combine(w, worker, a->dst.offset + i, to, operand, ref_in(w, worker, &a->src, i), &a->op);
+        else if (a->op.kind == OP_COPY)
+            copy(w, to, ref_in(w, worker, &a->src, i), &a->op);
+        else if (w->mixing) {
+            copy(w, to, operand, &a->op);
+            for (size_t j = 0; j < w->words; j++)
+                to.weight[j] *= a->op.weight;
+        } else
+            copy(w, to, operand, &a->op);
+    }
+}
+
+static enum status complete_ready(struct world *w, uint32_t index)
+{
+    const struct started *started = &w->started[index];
+    if (started->action.kind == ACTION_POST)
+        return complete_message(w, index);
+    compute(w, started);
+    if (started->action.kind == ACTION_REDUCE)
+        w->channel[started->channel].receiving = false;
+    complete(w, index);
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- driving
+ */
+
+static bool toss(struct world *w)
+{
+    return w->trial->order == RANDOM_ORDER && rng_below(w->trial->seed, w->picks++, 2) != 0;
+}
+
+/* Start what this worker may start; at random, stop early and come back to it. */
+static enum status run_worker(struct world *w, int worker, bool *more)
+{
+    struct action action;
+    *more = true;
+    do {
+        const enum status status = progression_next(w->progression[worker], &action);
+        if (status < 0) {
+            *more = false;
+            return report_malformed(w, status);
+        }
+        if (status == STATUS_AGAIN) {
+            *more = false;
+            return STATUS_OK;
+        }
+        TRY(start(w, worker, &action));
+    } while (!toss(w));
+    return STATUS_OK;
+}
+
+static enum status run_awake(struct world *w)
+{
+    int kept = 0;
+    const int count = w->awake_count;
+    for (int i = 0; i < count; i++) {
+        const int worker = w->awake[i];
+        bool more = false;
+        TRY(run_worker(w, worker, &more));
+        w->is_awake[worker] = more;
+        if (more)
+            w->awake[kept++] = worker;
+    }
+    w->awake_count = kept;
+    return STATUS_OK;
+}
+
+/* Complete what is ready; at random, only a part. Completing makes nothing else ready. */
+static enum status complete_wave(struct world *w)
+{
+    const size_t count = w->readies;
+    size_t kept = 0;
+    if (w->trial->order == NEWEST_FIRST)
+        for (size_t i = 0; i < count / 2; i++) {
+            const uint32_t other = w->ready[count - 1 - i];
+            w->ready[count - 1 - i] = w->ready[i];
+            w->ready[i] = other;
+        }
+    for (size_t i = 0; i < count; i++) {
+        if (toss(w))
+            w->ready[kept++] = w->ready[i];
+        else
+            TRY(complete_ready(w, w->ready[i]));
+    }
+    w->readies = kept;
+    return STATUS_OK;
+}
+
+static void report_deadlock(struct world *w)
+{
+    char waiting[2][80] = {"", ""};
+    int found = 0;
+    for (int r = 0; r < w->shape->workers && found < 2; r++) {
+        const struct op *op = progression_oldest(w->progression[r]);
+        if (op == NULL)
+            continue;
+        (void)snprintf(waiting[found++], sizeof waiting[0], "worker %d is at round %u lane %u, %s %d", r,
+                       (unsigned)op->round, (unsigned)op->lane, op_words(op), (int)op->peer);
+    }
+    report(w, FAULT_DEADLOCK, "%s; %s", waiting[0], found > 1 ? waiting[1] : "all others are done");
+}
+
+static enum status drive(struct world *w)
+{
+    while (w->result->fault == FAULT_NONE && (w->awake_count > 0 || w->readies > 0)) {
+        TRY(run_awake(w));
+        TRY(complete_wave(w));
+    }
+    for (int r = 0; w->result->fault == FAULT_NONE && r < w->shape->workers; r++)
+        if (!progression_finished(w->progression[r]))
+            report_deadlock(w);
+    return STATUS_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- judgement
+ */
+
+static void judge_leaf(struct world *w, int worker, uint32_t leaf, struct ref ref)
+{
+    const unsigned round = ref.value->round;
+    const int missing = first_missing(w, ref.set);
+    if (w->trial->part != WHOLE) {
+        if (missing >= 0)
+            report(w, FAULT_OWNER, "worker %d chunk %u lacks worker %d after %s rounds", worker, (unsigned)leaf,
+                   missing,
+                   w->trial->part == REDUCING_HALF ? "the reducing" : "spreading from the owners in the other");
+        return;
+    }
+    if (missing >= 0)
+        report(w, FAULT_MISSING, "worker %d chunk %u lacks worker %d (round %u)", worker, (unsigned)leaf, missing,
+               round);
+    if (w->shape->workers > 1 && !ref.value->final)
+        report(w, FAULT_NOT_FINALISED, "worker %d chunk %u (round %u)", worker, (unsigned)leaf, round);
+}
+
+static void judge_sums(struct world *w)
+{
+    const int p = w->shape->workers;
+    const struct span vector = {.place = PLACE_VECTOR, .count = w->shape->chunks};
+    for (uint32_t c = 0; c < w->shape->chunks; c++)
+        for (int i = 0; i < p; i++) {
+            double row = 0, column = 0;
+            for (int j = 0; j < p; j++) {
+                row += ref_in(w, i, &vector, c).weight[j];
+                column += ref_in(w, j, &vector, c).weight[i];
+            }
+            if (!(fabs(row - 1) <= WEIGHT_TOLERANCE))
+                report(w, FAULT_WEIGHTS, "row %d sums to %.12f (chunk %u)", i, row, (unsigned)c);
+            if (!(fabs(column - 1) <= WEIGHT_TOLERANCE))
+                report(w, FAULT_WEIGHTS, "column %d sums to %.12f (chunk %u)", i, column, (unsigned)c);
+        }
+}
+
+static void judge(struct world *w)
+{
+    const struct span vector = {.place = PLACE_VECTOR, .count = w->shape->chunks};
+    for (uint32_t c = 0; c < w->shape->chunks; c++) {
+        if (w->trial->part == REDUCING_HALF) {
+            const int owner = w->whole->algorithm->owner(w->whole, c);
+            judge_leaf(w, owner, c, ref_in(w, owner, &vector, c));
+            continue;
+        }
+        for (int r = 0; !w->mixing && r < w->shape->workers; r++)
+            judge_leaf(w, r, c, ref_in(w, r, &vector, c));
+    }
+    if (w->mixing)
+        judge_sums(w);
+}
+
+/* Expression trees: alike on all workers, for all chunks, and in every trial. */
+static void judge_trees(struct world *w, uint64_t *trees, bool first)
+{
+    const struct span vector = {.place = PLACE_VECTOR, .count = w->shape->chunks};
+    struct verify_result *result = w->result;
+    result->equal_bits = result->count_independent = true;
+    for (int r = 0; r < w->shape->workers; r++)
+        for (uint32_t c = 0; c < w->shape->chunks; c++) {
+            uint64_t *kept = &trees[(size_t)r * w->shape->chunks + c];
+            const uint64_t tree = ref_in(w, r, &vector, c).value->hash;
+            if (first)
+                *kept = tree;
+            if (*kept != tree)
+                report(w, FAULT_RACE, "worker %d chunk %u: the order of its additions depends on timing", r,
+                       (unsigned)c);
+            result->equal_bits &= tree == trees[c];
+            result->count_independent &= tree == *(kept - c);
+        }
+}
+
+/* ------------------------------------------------------------------------------------------------------------- trials
+ */
+
+static void watch_race(void *context, const struct op *earlier, const struct op *later)
+{
+    struct world *w = context;
+    if (!w->found_race) {
+        w->found_race = true;
+        w->race[0] = *earlier;
+        w->race[1] = *later;
+    }
+}
+
+static void report_race(struct world *w)
+{
+    if (w->found_race)
+        report(w, FAULT_RACE, "worker %d: nothing orders round %u lane %u %s %d and round %u lane %u %s %d",
+               w->race_worker, (unsigned)w->race[0].round, (unsigned)w->race[0].lane, op_words(&w->race[0]),
+               (int)w->race[0].peer, (unsigned)w->race[1].round, (unsigned)w->race[1].lane, op_words(&w->race[1]),
+               (int)w->race[1].peer);
+}
+
+/* Every worker takes in its first rounds (all of them without lookahead) and starts one action, which is kept. */
+static enum status prime(struct world *w, struct action *first, bool *has_first)
+{
+    for (int r = 0; r < w->shape->workers; r++) {
+        const struct progression_params params = {
+            .count = w->shape->chunks,
+            .segment = w->trial->segment < w->shape->chunks ? w->trial->segment : w->shape->chunks,
+            .window = 1,
+            .lookahead = w->trial->lookahead,
+            .aliased = w->trial->aliased,
+            .disorder = w->trial->order == RANDOM_ORDER ? w->trial->seed * 1000003 + (uint64_t)r : 0};
+        TRY(progression_create(w->shape, r, &params, &w->progression[r]));
+        const bool raced = w->found_race;
+        progression_watch_races(w->progression[r], watch_race, w);
+        const enum status status = progression_next(w->progression[r], &first[r]);
+        if (status < 0)
+            return report_malformed(w, status);
+        has_first[r] = status == STATUS_OK;
+        if (!raced)
+            w->race_worker = r;
+    }
+    return STATUS_OK;
+}
+
+static enum status begin(struct world *w, const struct action *first, const bool *has_first)
+{
+    for (int r = 0; r < w->shape->workers; r++) {
+        wake(w, r);
+        if (has_first[r])
+            TRY(start(w, r, &first[r]));
+    }
+    return STATUS_OK;
+}
+
+static enum status world_create(struct world *w)
+{
+    const size_t p = (size_t)w->shape->workers;
+    void *memory = NULL;
+    w->mixing = w->whole->algorithm->traits & TRAIT_MIXING;
+    w->words = w->mixing ? p : (p + 63) / 64;
+    w->cells = (size_t)w->shape->chunks * (1 + (size_t)w->shape->scratch) + 1;
+    w->free_start = NONE;
+    TRY(store_create(w, p * w->cells, &w->store));
+    TRY(memory_zeroed(&memory, p, sizeof(struct progression *)));
+    w->progression = memory;
+    TRY(memory_zeroed(&memory, p, sizeof(int)));
+    w->awake = memory;
+    TRY(memory_zeroed(&memory, p, sizeof(bool)));
+    w->is_awake = memory;
+    return channels_grow(w);
+}
+
+static void world_release(struct world *w)
+{
+    for (int r = 0; w->progression != NULL && r < w->shape->workers; r++)
+        progression_destroy(w->progression[r]);
+    for (size_t i = 0; i < w->channels; i++)
+        store_release(&w->channel[i].arrived);
+    store_release(&w->store);
+    free(w->progression);
+    free(w->channel);
+    free(w->message);
+    free(w->started);
+    free(w->ready);
+    free(w->awake);
+    free(w->is_awake);
+}
+
+/* One trial of `shape`, which is `whole` or a half of it. */
+static enum status run_trial(const struct shape *shape, const struct shape *whole, const struct trial *trial,
+                             uint64_t *trees, struct verify_result *result)
+{
+    enum status status = STATUS_OK;
+    struct world w = {.shape = shape, .whole = whole, .trial = trial, .result = result};
+    void *first = NULL, *has_first = NULL;
+    TRY_TO(done, memory_zeroed(&first, (size_t)shape->workers, sizeof(struct action)));
+    TRY_TO(done, memory_zeroed(&has_first, (size_t)shape->workers, sizeof(bool)));
+    TRY_TO(done, world_create(&w));
+    set_up_values(&w);
+    TRY_TO(done, prime(&w, first, has_first));
+    if (result->fault == FAULT_NONE)
+        TRY_TO(done, match_messages(&w));
+    report_race(&w);
+    if (result->fault == FAULT_NONE) {
+        TRY_TO(done, begin(&w, first, has_first));
+        TRY_TO(done, drive(&w));
+    }
+    if (result->fault == FAULT_NONE)
+        judge(&w);
+    if (result->fault == FAULT_NONE && trial->part == WHOLE)
+        judge_trees(&w, trees, trial == trials);
+done:
+    free(first);
+    free(has_first);
+    world_release(&w);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- halves
+ */
+
+/* A shape that runs rounds [first, first + rounds) of another; its state. */
+struct excerpt {
+    const struct shape *whole;
+    uint32_t first;
+};
+
+struct excerpt_sink {
+    struct sink sink; /* first */
+    struct sink *outer;
+    uint32_t first;
+};
+
+static enum status excerpt_op(struct sink *sink, const struct op *op)
+{
+    const struct excerpt_sink *excerpt = (const struct excerpt_sink *)sink;
+    struct op shifted = *op;
+    shifted.round -= excerpt->first;
+    if (op->kind == OP_WAIT && op->wait_round < excerpt->first)
+        return STATUS_OK; /* for what is over before this part begins */
+    shifted.wait_round -= excerpt->first;
+    return excerpt->outer->op(excerpt->outer, &shifted);
+}
+
+static enum status excerpt_emit(const struct shape *shape, int rank, uint32_t round, struct sink *sink)
+{
+    const struct excerpt *excerpt = shape->state;
+    struct excerpt_sink inner = {
+        .sink = {.op = excerpt_op, .round = round + excerpt->first}, .outer = sink, .first = excerpt->first};
+    return excerpt->whole->algorithm->emit(excerpt->whole, rank, round + excerpt->first, &inner.sink);
+}
+
+static const struct algorithm excerpt_algorithm = {.name = "excerpt", .emit = excerpt_emit};
+
+static enum status verify_half(const struct shape *shape, const struct trial *trial, struct verify_result *result)
+{
+    const bool reducing = trial->part == REDUCING_HALF;
+    struct excerpt excerpt = {.whole = shape, .first = reducing ? 0 : shape->split};
+    const struct shape half = {.algorithm = &excerpt_algorithm,
+                               .workers = shape->workers,
+                               .chunks = shape->chunks,
+                               .scratch = shape->scratch,
+                               .rounds = reducing ? shape->split : shape->rounds - shape->split,
+                               .lanes = shape->lanes,
+                               .state = &excerpt};
+    return run_trial(&half, shape, trial, NULL, result);
+}
+
+static bool owners_in_range(const struct shape *shape, struct verify_result *result)
+{
+    for (uint32_t c = 0; c < shape->chunks; c++) {
+        const int owner = shape->algorithm->owner(shape, c);
+        if (owner < 0 || owner >= shape->workers) {
+            struct world w = {.result = result};
+            report(&w, FAULT_OWNER, "chunk %u belongs to worker %d of %d", (unsigned)c, owner, shape->workers);
+            return false;
+        }
+    }
+    return true;
+}
+
+enum status verify_shape(const struct shape *shape, struct verify_result *result)
+{
+    enum status status = STATUS_OK;
+    void *trees = NULL;
+    *result = (struct verify_result){.fault = FAULT_NONE};
+    TRY(memory_zeroed(&trees, (size_t)shape->workers * shape->chunks, sizeof(uint64_t)));
+    for (size_t i = 0; i < LENGTH(trials) && result->fault == FAULT_NONE; i++)
+        TRY_TO(done, run_trial(shape, shape, &trials[i], trees, result));
+    const bool in_halves = shape_has_halves(shape) && shape->split > 0 && result->fault == FAULT_NONE;
+    if (in_halves && owners_in_range(shape, result))
+        for (size_t i = 0; i < LENGTH(halves) && result->fault == FAULT_NONE; i++)
+            TRY_TO(done, verify_half(shape, &halves[i], result));
+    result->ok = result->fault == FAULT_NONE;
+    if (!result->ok)
+        result->equal_bits = result->count_independent = false;
+done:
+    free(trees);
+    return status;
+}
