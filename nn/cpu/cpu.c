@@ -1,0 +1,169 @@
+/* cpu.c - the `cpu` backend: a net, the loss, and the settings of the threads that compute.
+ *
+ * Opening, stepping and evaluating set the OpenMP thread count of the calling thread, and flush denormals to zero in it
+ * and in the threads that help it: near the end of training they would slow every multiplication down.
+ */
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "nn/backend.h"
+#include "nn/cpu/layer_times.h"
+#include "nn/cpu/loss.h"
+#include "nn/cpu/net.h"
+#include "nn/cpu/onednn.h"
+
+void omp_set_num_threads(int threads); /* as in omp.h, which belongs to one compiler and stops the tools of others */
+
+struct backend {
+    const struct model *model;
+    int batch, threads;
+    struct net *net;
+    struct layer_times *times;
+    float *padded; /* images of an evaluation that does not fill the batch */
+    size_t padded_bytes;
+};
+
+static void set_threads(int threads)
+{
+    omp_set_num_threads(threads);
+#if defined(__x86_64__)
+    enum { FLUSH_RESULTS = 0x8000, FLUSH_OPERANDS = 0x0040 };
+#pragma omp parallel num_threads(threads)
+    _mm_setcsr(_mm_getcsr() | FLUSH_RESULTS | FLUSH_OPERANDS);
+#endif
+}
+
+static size_t floats_per_image(const struct model *model)
+{
+    return (size_t)model->channels * (size_t)model->image_size * (size_t)model->image_size;
+}
+
+static void cpu_close(struct backend *backend)
+{
+    if (!backend)
+        return;
+    net_destroy(backend->net);
+    layer_times_destroy(backend->times);
+    memory_pages_release(backend->padded, backend->padded_bytes);
+    free(backend);
+}
+
+static enum status check_request(const struct backend_request *request)
+{
+    enum { MOST_THREADS = 4096 };
+    const struct model *model = request->model;
+    if (request->batch < 1)
+        return fail(STATUS_USAGE, "batch %d: at least one image", request->batch);
+    if (request->threads < 1 || request->threads > MOST_THREADS)
+        return fail(STATUS_USAGE, "threads %d: 1 to %d", request->threads, MOST_THREADS);
+    if (model->layers < 1 || model->layer[model->layers - 1].kind != LAYER_LINEAR)
+        return fail(STATUS_REFUSED, "model %s: the cpu backend wants a linear layer at the end", model->name);
+    return STATUS_OK;
+}
+
+static enum status cpu_open(const struct backend_request *request, struct backend **backend)
+{
+    *backend = NULL;
+    TRY(check_request(request));
+    void *memory = NULL;
+    TRY(memory_zeroed(&memory, 1, sizeof(struct backend)));
+    struct backend *made = memory;
+    made->model = request->model;
+    made->batch = request->batch;
+    made->threads = request->threads;
+    set_threads(made->threads); /* before the net: oneDNN plans for the threads it finds */
+    enum status status;
+    struct net_request net = {.model = made->model, .batch = made->batch, .threads = made->threads};
+    TRY_TO(failed, net_create(&net, &made->net));
+    TRY_TO(failed, layer_times_create(made->model, &made->times));
+    made->padded_bytes = (size_t)made->batch * floats_per_image(made->model) * sizeof *made->padded;
+    TRY_TO(failed, memory_pages(&memory, made->padded_bytes));
+    made->padded = memory;
+    *backend = made;
+    return STATUS_OK;
+failed:
+    cpu_close(made);
+    return status;
+}
+
+static enum status cpu_to_native(struct backend *backend, const float *canonical, float *native)
+{
+    return net_to_native(backend->net, canonical, native);
+}
+
+static enum status cpu_to_canonical(struct backend *backend, const float *native, float *canonical)
+{
+    return net_to_canonical(backend->net, native, canonical);
+}
+
+static enum status cpu_step(struct backend *backend, const float *parameters, float *state, const float *images,
+                            const int32_t *labels, float *gradients, struct step_result *result)
+{
+    size_t batch = (size_t)backend->batch;
+    set_threads(backend->threads);
+    double start = clock_seconds(), loss_sum = 0;
+    TRY(net_train(backend->net, parameters, state, images));
+    TRY(cross_entropy(net_last_output(backend->net), labels, batch, (size_t)backend->model->classes, &loss_sum,
+                      &result->correct, net_last_gradient(backend->net)));
+    double between = clock_seconds();
+    TRY(net_backward(backend->net, parameters, gradients));
+    result->loss = loss_sum / (double)batch;
+    result->forward_s = between - start;
+    result->backward_s = clock_seconds() - between;
+    layer_times_add(backend->times, net_forward_seconds(backend->net), net_backward_seconds(backend->net));
+    return STATUS_OK;
+}
+
+/* With running statistics the images do not see each other, so a batch may be filled up with anything. */
+static enum status cpu_evaluate(struct backend *backend, const float *parameters, const float *state,
+                                const float *images, const int32_t *labels, int count, double *loss_sum,
+                                size_t *correct)
+{
+    if (count < 1 || count > backend->batch)
+        return fail(STATUS_INTERNAL, "evaluate: %d images, but the backend was opened for 1 to %d", count,
+                    backend->batch);
+    set_threads(backend->threads);
+    if (count < backend->batch) {
+        memcpy(backend->padded, images, (size_t)count * floats_per_image(backend->model) * sizeof *images);
+        images = backend->padded;
+    }
+    TRY(net_evaluate(backend->net, parameters, state, images));
+    return cross_entropy(net_last_output(backend->net), labels, (size_t)count, (size_t)backend->model->classes,
+                         loss_sum, correct, NULL);
+}
+
+static void cpu_describe(struct backend *backend, struct text *text)
+{
+    (void)backend;
+    onednn_describe(text);
+}
+
+static enum status cpu_profile(struct backend *backend, struct text *text)
+{
+    struct text device = {0};
+    text_addf(&device, "cpu threads=%d ", backend->threads);
+    onednn_describe(&device);
+    enum status status;
+    TRY_TO(done, text_check(&device));
+    TRY_TO(done, layer_times_profile(backend->times, backend->batch, text_string(&device), text));
+done:
+    text_release(&device);
+    return status;
+}
+
+const struct backend_ops backend_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .to_native = cpu_to_native,
+    .to_canonical = cpu_to_canonical,
+    .step = cpu_step,
+    .evaluate = cpu_evaluate,
+    .profile = cpu_profile,
+    .describe = cpu_describe,
+};

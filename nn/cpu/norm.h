@@ -1,0 +1,39 @@
+/* norm.h - batch norm over blocked or folded values, fused with the residual addition and the ReLU after it.
+ *
+ * Statistics are those of the batch (training) or the running ones (evaluation). Nothing but the mean and the two
+ * coefficients of a channel is kept for backward: the ReLU's mask is recomputed or read off the result.
+ */
+#ifndef CHORALE_NN_CPU_NORM_H
+#define CHORALE_NN_CPU_NORM_H
+
+#include <stdbool.h>
+
+#include "nn/cpu/kernels.h"
+#include "nn/cpu/value.h"
+
+struct norm {
+    const struct kernels *kernels;
+    int threads;
+    const struct value *x;                 /* input; result, addend and gradients have its layout */
+    float *mean, *inverse, *scale, *shift; /* (C) each: y = scale x + shift, inverse = 1 / deviation */
+};
+
+/* result = [relu] (norm(x) [+ addend]). parameters: gamma (C), beta (C). state: running mean (C), variance (C). */
+void norm_train(struct norm *norm, const float *parameters, float *state, const float *addend, bool relu,
+                float *result);
+void norm_evaluate(struct norm *norm, const float *parameters, const float *state, const float *addend, bool relu,
+                   float *result);
+
+struct norm_backward {
+    const float *parameters; /* gamma (C), beta (C)                                        */
+    const float *result;     /* only where there is an addend                              */
+    bool relu;
+    float *gradient;           /* of the result; with an addend it becomes the addend's      */
+    const float *more;         /* a second gradient of the result, or NULL                   */
+    float *parameter_gradient; /* of gamma (C), beta (C)                                     */
+    float *input_gradient;     /* may be `gradient` where there is no addend, or `more`      */
+    bool addend;
+};
+void norm_backward(struct norm *norm, const struct norm_backward *in);
+
+#endif
