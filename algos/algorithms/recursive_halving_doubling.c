@@ -1,0 +1,85 @@
+/* recursive_halving_doubling.c - reduce-scatter by recursive halving, allgather by recursive doubling: as few bytes as
+ * the ring in 2 lg p rounds.
+ *
+ * The core of 2^l workers halves what it is responsible for in each round: partners at distance core/2, core/4, ...
+ * swap the halves that the other one keeps; the second part goes back the same way. Workers beyond the core fold whole
+ * vectors into a neighbour first and get the result at the end (fold.h).
+ *
+ *   core of 4, 4 chunks    round 0: 0<->2, 1<->3           round 1: 0<->1, 2<->3     complete
+ *   worker 0               keeps [0 1], sends [2 3]        keeps [0], sends [1]      chunk 0
+ *   worker 1               keeps [0 1], sends [2 3]        keeps [1], sends [0]      chunk 1
+ *   worker 2               keeps [2 3], sends [0 1]        keeps [2], sends [3]      chunk 2
+ *   worker 3               keeps [2 3], sends [0 1]        keeps [3], sends [2]      chunk 3
+ *
+ * Cost, m = 2^l: 2 l alpha + 2 (m-1)/m n beta + (m-1)/m n gamma, and with folding 2 (alpha + n beta) + n gamma more.
+ * Source: R. Rabenseifner, 2004; MPICH; R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19(1), 2005.
+ */
+#include "algos/algorithms/fold.h"
+#include "algos/schedule.h"
+
+static enum status rhd_shape(const struct shape_request *request, struct shape *shape)
+{
+    (void)request;
+    const struct fold fold = fold_of(shape->workers);
+    const uint32_t levels = (uint32_t)fold.levels, folding = fold.extra > 0;
+    shape->chunks = (uint32_t)fold.core;
+    shape->split = levels + folding;
+    shape->rounds = 2 * shape->split;
+    return STATUS_OK;
+}
+
+static enum status rhd_emit(const struct shape *shape, int rank, uint32_t round, struct sink *sink)
+{
+    const struct fold fold = fold_of(shape->workers);
+    const int core = fold_core_of(&fold, rank), t = (int)round - (fold.extra > 0);
+    const uint32_t all = shape->chunks;
+
+    if (t < 0 || t >= 2 * fold.levels) { /* fold, unfold: the whole vector */
+        const bool folding = t < 0;
+        if (rank >= 2 * fold.extra)
+            return STATUS_OK;
+        if (core < 0)
+            return folding ? emit_send(sink, rank + 1, 0, all) : emit_recv(sink, rank + 1, 0, all);
+        return folding ? emit_recv_reduce(sink, rank - 1, 0, all, false) : emit_send(sink, rank - 1, 0, all);
+    }
+    if (core < 0)
+        return STATUS_OK;
+
+    const bool halving = t < fold.levels;
+    const int distance = halving ? fold.core >> (t + 1) : 1 << (t - fold.levels);
+    const int peer = fold_rank_of(&fold, core ^ distance);
+    const uint32_t n = (uint32_t)distance, mine = (uint32_t)(core & ~(distance - 1)), theirs = mine ^ n;
+    if (halving) {
+        TRY(emit_send(sink, peer, theirs, n));
+        return emit_recv_reduce(sink, peer, mine, n, distance == 1);
+    }
+    TRY(emit_send(sink, peer, mine, n));
+    return emit_recv(sink, peer, theirs, n);
+}
+
+static int rhd_owner(const struct shape *shape, uint32_t chunk)
+{
+    const struct fold fold = fold_of(shape->workers);
+    return fold_rank_of(&fold, (int)chunk);
+}
+
+static double rhd_cost(const struct shape *shape, const struct cost_model *model, size_t bytes)
+{
+    const struct fold fold = fold_of(shape->workers);
+    const double move = (double)bytes * model->seconds_per_byte, add = (double)bytes * model->reduce_s_per_byte;
+    const double part = (fold.core - 1.0) / fold.core, folding = fold.extra > 0 ? 1 : 0;
+    return 2 * fold.levels * model->latency_s + part * (2 * move + add) +
+           folding * (2 * (model->latency_s + move) + add);
+}
+
+const struct algorithm algorithm_recursive_halving_doubling = {
+    .name = "recursive-halving-doubling",
+    .aliases = "rhd rabenseifner",
+    .summary = "recursive halving, then doubling: least bytes in few rounds; best for powers of two",
+    .source = "Rabenseifner 2004; MPICH",
+    .traits = TRAIT_ANY_SIZE | TRAIT_HALVES,
+    .shape = rhd_shape,
+    .emit = rhd_emit,
+    .owner = rhd_owner,
+    .cost = rhd_cost,
+};
