@@ -1,6 +1,7 @@
 /* spec.c - reading and writing specs: NAME[:key=value,...], nested ones in square brackets, lists. */
 #include "algos/spec.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -243,8 +244,9 @@ static const struct option *next_told(const struct spec *spec, const char *previ
     const struct option *next = NULL;
     for (size_t i = 0; i < spec->options.count; i++) {
         const struct option *entry = &spec->options.table[i];
-        if (is_told(spec, i) && (previous == NULL || strcmp(entry->key, previous) > 0) &&
-            (next == NULL || strcmp(entry->key, next->key) < 0))
+        assert(entry->key != NULL);
+        const bool after = previous == NULL || strcmp(entry->key, previous) > 0;
+        if (is_told(spec, i) && after && (next == NULL || strcmp(entry->key, next->key) < 0))
             next = entry;
     }
     return next;
