@@ -47,20 +47,23 @@ struct sim_result {
 enum status sim_schedule(const struct sim_request *request, const struct shape *shape, size_t count, size_t size,
                          const double *start_s, double *done_s, struct sim_result *result) MUST_CHECK;
 
+/* A training run: steps of a profile's forward and backward, exchanges of f32 vectors of its parameters as the
+ * strategy's step plans say. */
 struct sim_train_request {
     struct sim_request network;
     const struct spec *spec; /* schedule or strategy */
     const struct profile *profile;
     int workers, batch; /* batch per worker */
-    int steps;          /* simulated; the first `warmup` are left out of the means; 0 = enough for a period */
+    int steps;          /* simulated, the first two (fewer where there are no more) are left out of the means;
+                           0: two, then at least four and whole periods of the strategy */
     size_t bucket;      /* bytes; 0 = the whole vector in one exchange */
 };
 
 struct sim_train_result {
-    double step_s, compute_s, exposed_s; /* means over the steps counted */
-    double images_per_s, efficiency;     /* efficiency against one worker of the same profile (no communication) */
-    size_t bytes_sent_per_step;          /* of the worker that sends most */
-    struct sim_result totals;
+    double step_s, compute_s, exposed_s; /* means over the steps counted and the workers; step = compute + exposed */
+    double images_per_s, efficiency;     /* efficiency against one worker of the same profile (no communication)   */
+    size_t bytes_sent_per_step;          /* of the worker that sends most                                          */
+    struct sim_result totals;            /* of the whole run; time: until the last worker has done its last step   */
 };
 enum status sim_train(const struct sim_train_request *request, struct sim_train_result *result) MUST_CHECK;
 

@@ -54,7 +54,7 @@ Test(profile, layers)
     double backward_s;
     bool scaled = true;
     EXPECT_OK(profile_parse(MODEL DEVICE LAYERS, "p.txt", &profile));
-    cr_expect_eq(profile.layers, (size_t)2);
+    cr_assert(profile.layer != NULL && profile.layers == 2);
     cr_expect_str_eq(profile.layer[1].name, "fc");
     cr_expect_eq(profile.layer[1].parameters, (size_t)200);
     profile_times(&profile, 4, &forward_s, &backward_s, &scaled);
