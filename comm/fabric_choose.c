@@ -1,0 +1,143 @@
+/* fabric_choose.c - which provider serves all workers: decided together, from the same data and so alike. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/fabric_internal.h"
+#include "comm/job.h"
+
+#define SHM_WORKERS 256                       /* the provider's limit (SMR_MAX_PEERS) */
+#define SHM_WORKER_BYTES ((uint64_t)18 << 20) /* of /dev/shm for one worker: its queues and buffers, with a margin */
+
+static const struct fabric_choice choices[] = {
+    {"shm", "shm", FAMILY_SHARED_MEMORY, 4096},
+    {"tcp", "tcp;ofi_rxm", FAMILY_IP, 8192},
+    {"net", "net", FAMILY_IP, 8192},
+    {"verbs", "verbs;ofi_rxm", FAMILY_DEVICE, 8192},
+    {"efa", "efa", FAMILY_DEVICE, 8192},
+};
+#define CHOICES (sizeof choices / sizeof choices[0])
+#define CHOICE_SHM (&choices[0])
+#define CHOICE_TCP (&choices[1])
+
+/* What each worker tells of its host. */
+struct survey {
+    struct host_identity identity;
+    uint64_t shared_memory; /* bytes free           */
+    uint64_t has_shm;       /* the provider answers */
+};
+
+static bool shm_answers(void)
+{
+    struct fi_info *list = NULL;
+    if (fabric_query(CHOICE_SHM->provider, NULL, &list) < 0)
+        return false;
+    fi_freeinfo(list);
+    return true;
+}
+
+static void survey_read(const struct survey *all, int rank, int size, struct fabric_survey *result)
+{
+    *result = (struct fabric_survey){
+        .without_shm = -1, .elsewhere = -1, .one_network = true, .shared_memory = all[0].shared_memory};
+    for (int i = size - 1; i >= 0; i--) {
+        if (!all[i].has_shm)
+            result->without_shm = i;
+        if (all[i].identity.memory != all[0].identity.memory)
+            result->elsewhere = i;
+        if (all[i].identity.network != all[0].identity.network)
+            result->one_network = false;
+        if (all[i].identity.network == all[rank].identity.network)
+            result->neighbours++;
+        if (all[i].shared_memory < result->shared_memory)
+            result->shared_memory = all[i].shared_memory;
+    }
+}
+
+static enum status survey_hosts(struct job *job, bool want_shm, struct fabric_survey *result)
+{
+    int size = job_size(job);
+    struct survey mine = {.shared_memory = host_shared_memory(), .has_shm = want_shm && shm_answers()};
+    void *all;
+    host_identify(&mine.identity);
+    TRY(memory_zeroed(&all, (size_t)size, sizeof mine));
+    enum status status = job_allgather(job, &mine, sizeof mine, all);
+    if (status == STATUS_OK)
+        survey_read(all, job_rank(job), size, result);
+    free(all);
+    return status;
+}
+
+/* STATUS_OK when shared memory serves all workers; else the reason why not. */
+static enum status shm_possible(const struct fabric_survey *survey, int size)
+{
+    uint64_t wanted = (uint64_t)size * SHM_WORKER_BYTES;
+    if (size > SHM_WORKERS)
+        return fail(STATUS_UNAVAILABLE, "shm: %d workers: the provider takes %d at most: use tcp", size, SHM_WORKERS);
+    if (survey->elsewhere >= 0)
+        return fail(STATUS_UNAVAILABLE, "shm: worker %d shares no memory with worker 0: use tcp", survey->elsewhere);
+    if (survey->shared_memory < wanted)
+        return fail(STATUS_UNAVAILABLE,
+                    "shm: /dev/shm is too small for %d workers: %llu MiB wanted, %llu MiB free: free some or use tcp",
+                    size, (unsigned long long)(wanted >> 20), (unsigned long long)(survey->shared_memory >> 20));
+    if (survey->without_shm >= 0)
+        return fail(STATUS_UNAVAILABLE,
+                    "shm: worker %d's libfabric offers no provider shm (%llu MiB are free in /dev/shm): use tcp",
+                    survey->without_shm, (unsigned long long)(survey->shared_memory >> 20));
+    return STATUS_OK;
+}
+
+static const struct fabric_choice *choice_named(const char *name)
+{
+    for (size_t i = 0; i < CHOICES; i++)
+        if (strcmp(choices[i].name, name) == 0)
+            return &choices[i];
+    return NULL;
+}
+
+static enum status unknown_name(const char *name)
+{
+    const char *candidates[CHOICES + 1] = {"auto"};
+    for (size_t i = 0; i < CHOICES; i++)
+        candidates[i + 1] = choices[i].name;
+    const char *nearest = nearest_spelling(name, candidates, CHOICES + 1);
+    return fail(STATUS_USAGE, "transport %s: unknown%s%s; there are auto, shm, tcp, net, verbs, efa", name,
+                nearest != NULL ? ": did you mean " : "", nearest != NULL ? nearest : "");
+}
+
+/* A provider that the user spells: what we know of its kind follows from its name. */
+static struct fabric_choice choice_raw(const char *provider)
+{
+    struct fabric_choice choice = {
+        .name = provider, .provider = provider, .family = FAMILY_DEVICE, .eager_limit = 4096};
+    static const char *const sockets[] = {"tcp", "net", "udp", "sockets"};
+    if (strncmp(provider, "shm", 3) == 0)
+        choice.family = FAMILY_SHARED_MEMORY;
+    for (size_t i = 0; i < sizeof sockets / sizeof sockets[0]; i++)
+        if (strncmp(provider, sockets[i], strlen(sockets[i])) == 0)
+            choice.family = FAMILY_IP;
+    return choice;
+}
+
+enum status fabric_choose(const struct fabric_request *request, struct fabric_choice *choice,
+                          struct fabric_survey *survey)
+{
+    const char *name = request->name != NULL ? request->name : "auto";
+    const struct fabric_choice *named = choice_named(name);
+    bool automatic = strcmp(name, "auto") == 0;
+    if (named == NULL && !automatic)
+        return unknown_name(name);
+    if (request->provider != NULL) {
+        *choice = choice_raw(request->provider);
+        automatic = false;
+    } else {
+        *choice = named != NULL ? *named : *CHOICE_TCP;
+    }
+    bool shm = choice->family == FAMILY_SHARED_MEMORY;
+    TRY(survey_hosts(request->job, automatic || shm, survey));
+    if (shm)
+        return shm_possible(survey, job_size(request->job));
+    if (automatic && shm_possible(survey, job_size(request->job)) == STATUS_OK)
+        *choice = *CHOICE_SHM;
+    return STATUS_OK;
+}

@@ -1,0 +1,299 @@
+/* fabric_open.c - opening a libfabric transport, together.
+ *
+ * The workers choose a provider, then each opens one endpoint, and the addresses travel over the job's channel. A
+ * worker that fails on the way still takes part in the exchange, so that everyone learns of it at once instead of
+ * waiting for a deadline.
+ */
+#define _GNU_SOURCE /* process_vm_readv */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <rdma/fi_cm.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "comm/fabric_internal.h"
+#include "comm/job.h"
+
+#define API_VERSION FI_VERSION(1, 17)
+#define ADDRESS_BYTES 256
+#define DEFAULT_UNIVERSE 256 /* libfabric's own guess at the number of peers */
+
+static enum status hints_create(const char *provider, struct fi_info **out)
+{
+    struct fi_info *hints = fi_allocinfo();
+    char *name = NULL;
+    if (hints == NULL)
+        return fail(STATUS_NO_MEMORY, "out of memory: libfabric's hints");
+    enum status status = memory_string(&name, provider);
+    if (status < 0) {
+        fi_freeinfo(hints);
+        return status;
+    }
+    hints->fabric_attr->prov_name = name;
+    hints->ep_attr->type = FI_EP_RDM;
+    hints->caps = FI_TAGGED | FI_DIRECTED_RECV; /* no FI_HMEM: it turns off shm's single copy */
+    hints->mode = FI_CONTEXT | FI_CONTEXT2;     /* no FI_BUFFERED_RECV                        */
+    hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+    hints->domain_attr->threading = FI_THREAD_DOMAIN;
+    hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
+    hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+    hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+    hints->domain_attr->av_type = FI_AV_TABLE;
+    hints->tx_attr->msg_order = FI_ORDER_SAS;
+    hints->rx_attr->msg_order = FI_ORDER_SAS;
+    *out = hints;
+    return STATUS_OK;
+}
+
+enum status fabric_query(const char *provider, const char *source, struct fi_info **list)
+{
+    struct fi_info *hints = NULL;
+    TRY(hints_create(provider, &hints));
+    int rc = fi_getinfo(API_VERSION, source, NULL, source != NULL ? FI_SOURCE : 0, hints, list);
+    fi_freeinfo(hints);
+    if (rc != 0)
+        return fail(STATUS_UNAVAILABLE, "libfabric offers no provider %s here: %s: fi_info -l lists what there is",
+                    provider, fi_strerror(-rc));
+    return STATUS_OK;
+}
+
+/* The first offer of exactly this provider (it offers itself in layers, too), without demands on us but contexts. */
+static const struct fi_info *pick(const struct fi_info *list, const char *provider)
+{
+    for (const struct fi_info *info = list; info != NULL; info = info->next)
+        if (strcmp(info->fabric_attr->prov_name, provider) == 0 && (info->mode & ~(FI_CONTEXT | FI_CONTEXT2)) == 0)
+            return info;
+    for (const struct fi_info *info = list; info != NULL; info = info->next)
+        if ((info->mode & ~(FI_CONTEXT | FI_CONTEXT2)) == 0)
+            return info;
+    return NULL;
+}
+
+static enum status provider_find(struct fabric *fabric, const char *provider, const char *source)
+{
+    struct fi_info *list = NULL;
+    TRY(fabric_query(provider, source, &list));
+    const struct fi_info *info = pick(list, provider);
+    fabric->info = info != NULL ? fi_dupinfo(info) : NULL;
+    fi_freeinfo(list);
+    if (info == NULL)
+        return fail(STATUS_UNAVAILABLE, "provider %s: it offers no tagged messages that fit", provider);
+    if (fabric->info == NULL)
+        return fail(STATUS_NO_MEMORY, "out of memory: libfabric's info");
+    return STATUS_OK;
+}
+
+static enum status opened(const struct fabric *fabric, int rc, const char *what)
+{
+    if (rc == 0)
+        return STATUS_OK;
+    return fail(rc == -FI_ENOMEM ? STATUS_NO_MEMORY : STATUS_UNAVAILABLE, "%s: open %s: %s", fabric->name, what,
+                fi_strerror(-rc));
+}
+
+static enum status queue_open(struct fabric *fabric)
+{
+    struct fi_cq_attr attr = {.size = fabric->info->tx_attr->size + fabric->info->rx_attr->size,
+                              .format = FI_CQ_FORMAT_TAGGED,
+                              .wait_obj = FI_WAIT_NONE};
+    /* shm has no way to sleep on its queue: its sread yields in a loop. */
+    fabric->sleeps = fabric->family != FAMILY_SHARED_MEMORY;
+    if (fabric->sleeps) {
+        attr.wait_obj = FI_WAIT_UNSPEC;
+        if (fi_cq_open(fabric->domain, &attr, &fabric->cq, NULL) == 0)
+            return STATUS_OK;
+        fabric->sleeps = false;
+        attr.wait_obj = FI_WAIT_NONE;
+    }
+    return opened(fabric, fi_cq_open(fabric->domain, &attr, &fabric->cq, NULL), "completion queue");
+}
+
+static enum status endpoint_open(struct fabric *fabric)
+{
+    struct fi_av_attr attr = {.type = FI_AV_TABLE, .count = (size_t)fabric->transport.size};
+    TRY(opened(fabric, fi_fabric(fabric->info->fabric_attr, &fabric->fabric, NULL), "fabric"));
+    TRY(opened(fabric, fi_domain(fabric->fabric, fabric->info, &fabric->domain, NULL), "domain"));
+    TRY(opened(fabric, fi_av_open(fabric->domain, &attr, &fabric->av, NULL), "address table"));
+    TRY(queue_open(fabric));
+    TRY(opened(fabric, fi_endpoint(fabric->domain, fabric->info, &fabric->endpoint, NULL), "endpoint"));
+    TRY(opened(fabric, fi_ep_bind(fabric->endpoint, &fabric->av->fid, 0), "endpoint's address table"));
+    TRY(opened(fabric, fi_ep_bind(fabric->endpoint, &fabric->cq->fid, FI_TRANSMIT | FI_RECV), "endpoint's queue"));
+    return opened(fabric, fi_enable(fabric->endpoint), "endpoint for use");
+}
+
+/* What each worker tells of its endpoint. */
+struct card {
+    int32_t status;           /* of opening it             */
+    uint32_t length;          /* of the address            */
+    int64_t pid;              /* for the probe of CMA      */
+    uint64_t probe;           /* address of a byte to read */
+    char text[ADDRESS_BYTES]; /* the address, or why there is none */
+};
+
+/* The source address to ask for: the interface that the user named, else the loopback one where all workers are on
+ * this host, else none: libfabric's first. */
+static enum status source_address(const struct fabric_request *request, const struct fabric_survey *survey,
+                                  char address[HOST_ADDRESS_BYTES], const char **source)
+{
+    *source = NULL;
+    if (request->interface == NULL && !survey->one_network)
+        return STATUS_OK;
+    TRY(host_interface_address(request->interface != NULL ? request->interface : "lo", address));
+    *source = address;
+    return STATUS_OK;
+}
+
+static void address_print(struct fabric *fabric, const char *name, size_t length)
+{
+    uint32_t format = fabric->info->addr_format;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    if ((format == FI_SOCKADDR_IN || format == FI_SOCKADDR) && length == sizeof v4) {
+        memcpy(&v4, name, sizeof v4);
+        (void)inet_ntop(AF_INET, &v4.sin_addr, fabric->address, sizeof fabric->address);
+    } else if ((format == FI_SOCKADDR_IN6 || format == FI_SOCKADDR) && length == sizeof v6) {
+        memcpy(&v6, name, sizeof v6);
+        (void)inet_ntop(AF_INET6, &v6.sin6_addr, fabric->address, sizeof fabric->address);
+    }
+}
+
+static enum status address_read(struct fabric *fabric, const char *source, struct card *card)
+{
+    size_t length = sizeof card->text;
+    TRY(opened(fabric, fi_getname(&fabric->endpoint->fid, card->text, &length), "endpoint's address"));
+    if (length > sizeof card->text)
+        return fail(STATUS_INTERNAL, "%s: an address of %zu bytes", fabric->name, length);
+    card->length = (uint32_t)length;
+    address_print(fabric, card->text, length);
+    /* libfabric falls back in silence when it cannot do as told. A link-local address carries its interface: cut it. */
+    if (source != NULL && strncmp(source, fabric->address, strcspn(source, "%")) != 0)
+        return fail(STATUS_UNAVAILABLE, "%s: address %s was asked for, libfabric took %s", fabric->name, source,
+                    fabric->address);
+    return STATUS_OK;
+}
+
+/* Everything up to the address, alone. */
+static enum status open_alone(struct fabric *fabric, const struct fabric_request *request,
+                              const struct fabric_survey *survey, struct card *card)
+{
+    char address[HOST_ADDRESS_BYTES];
+    const char *source = NULL;
+    if (fabric->family == FAMILY_IP)
+        TRY(source_address(request, survey, address, &source));
+    TRY(provider_find(fabric, fabric->provider, source));
+    TRY(endpoint_open(fabric));
+    return address_read(fabric, source, card);
+}
+
+static enum status peers_insert(struct fabric *fabric, const struct card *cards)
+{
+    for (int rank = 0; rank < fabric->transport.size; rank++)
+        if (cards[rank].status != STATUS_OK)
+            return fail((enum status)cards[rank].status, "worker %d: %s", rank, cards[rank].text);
+    for (int rank = 0; rank < fabric->transport.size; rank++)
+        if (fi_av_insert(fabric->av, cards[rank].text, 1, &fabric->peers[rank], 0, NULL) != 1)
+            return fail(STATUS_UNAVAILABLE, "%s: the address of worker %d is not taken", fabric->name, rank);
+    return STATUS_OK;
+}
+
+static const char probe_byte = 42;
+
+/* The provider copies straight from the sender's memory if the system lets it. */
+static bool memory_readable(const struct card *card)
+{
+    char byte = 0;
+    struct iovec here = {.iov_base = &byte, .iov_len = 1};
+    struct iovec there = {.iov_base = (void *)(uintptr_t)card->probe, .iov_len = 1};
+    const char *disabled = getenv("FI_SHM_DISABLE_CMA");
+    if (disabled != NULL && strcmp(disabled, "0") != 0)
+        return false;
+    return process_vm_readv((pid_t)card->pid, &here, 1, &there, 1, 0) == 1 && byte == probe_byte;
+}
+
+/* Exchange the cards, also those of workers that have failed, and meet: nobody sends to an endpoint that isn't ready.
+ */
+static enum status meet(struct fabric *fabric, struct job *job, struct card *mine)
+{
+    int size = fabric->transport.size, rank = fabric->transport.rank;
+    void *all;
+    TRY(memory_zeroed(&all, (size_t)size, sizeof *mine));
+    const struct card *cards = all;
+    enum status status = job_allgather(job, mine, sizeof *mine, all);
+    if (status == STATUS_OK)
+        status = peers_insert(fabric, cards);
+    if (status == STATUS_OK)
+        fabric->cma = memory_readable(&cards[(rank + 1) % size]);
+    if (status == STATUS_OK)
+        status = job_barrier(job);
+    free(all);
+    return status;
+}
+
+/* Left alone when the user has set it. libfabric reads it once, at its first call. */
+static void expect_peers(int size)
+{
+    char text[16];
+    struct text number = {0};
+    if (size <= DEFAULT_UNIVERSE || getenv("FI_UNIVERSE_SIZE") != NULL)
+        return;
+    text_addf(&number, "%d", size);
+    if (number.length < sizeof text)
+        (void)setenv("FI_UNIVERSE_SIZE", text_string(&number), 0);
+    text_release(&number);
+}
+
+static void copy_name(char to[FABRIC_NAME_BYTES], const char *from)
+{
+    size_t length = strlen(from);
+    if (length >= FABRIC_NAME_BYTES)
+        length = FABRIC_NAME_BYTES - 1;
+    memcpy(to, from, length);
+    to[length] = '\0';
+}
+
+static enum status fabric_create(struct job *job, const struct fabric_choice *choice, int neighbours,
+                                 struct fabric **out)
+{
+    void *block;
+    TRY(memory_zeroed(&block, 1, sizeof(struct fabric)));
+    struct fabric *fabric = block;
+    *out = fabric;
+    copy_name(fabric->name, choice->name);
+    copy_name(fabric->provider, choice->provider);
+    fabric->family = choice->family;
+    fabric->crowded = neighbours > host_cores();
+    fabric->transport = (struct transport){.ops = &fabric_ops,
+                                           .name = fabric->name,
+                                           .rank = job_rank(job),
+                                           .size = job_size(job),
+                                           .eager_limit = choice->eager_limit};
+    void *peers;
+    TRY(memory_zeroed(&peers, (size_t)job_size(job), sizeof(fi_addr_t)));
+    fabric->peers = peers;
+    return STATUS_OK;
+}
+
+enum status fabric_open(const struct fabric_request *request, struct transport **transport)
+{
+    struct fabric *fabric = NULL;
+    struct fabric_choice choice = {0};
+    struct fabric_survey survey = {0};
+    struct card card = {.pid = getpid(), .probe = (uintptr_t)&probe_byte};
+    enum status status;
+    expect_peers(job_size(request->job));
+    TRY_TO(out, fabric_choose(request, &choice, &survey));
+    TRY_TO(out, fabric_create(request->job, &choice, survey.neighbours, &fabric));
+    card.status = open_alone(fabric, request, &survey, &card);
+    if (card.status != STATUS_OK)
+        strncat(memset(card.text, 0, sizeof card.text), status_message(), sizeof card.text - 1);
+    TRY_TO(out, meet(fabric, request->job, &card));
+    *transport = &fabric->transport;
+    fabric = NULL;
+out:
+    if (fabric != NULL)
+        fabric_ops.close(&fabric->transport);
+    return status;
+}
