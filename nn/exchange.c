@@ -190,12 +190,12 @@ static enum status start_lines(struct exchanges *exchanges, uint64_t step, float
         return fail(STATUS_INTERNAL, "exchange of step %llu: another one is under way", (unsigned long long)step);
     struct line *lines = NULL;
     TRY(lines_of(exchanges, step, &lines));
+    exchanges->running = lines;
     for (size_t b = 0; b < exchanges->buckets; b++) {
         float *slice = vector + exchanges->bucket[b].offset;
         TRY(collective_start(lines[b].collective, slice, slice));
         exchanges->tally.bytes += lines[b].bytes;
     }
-    exchanges->running = lines;
     return STATUS_OK;
 }
 
@@ -242,6 +242,11 @@ static enum status exchange_wait(void *context)
 struct exchanger exchanges_exchanger(struct exchanges *exchanges)
 {
     return (struct exchanger){.context = exchanges, .start = exchange_start, .wait = exchange_wait};
+}
+
+bool exchanges_under_way(const struct exchanges *exchanges)
+{
+    return exchanges->running != NULL;
 }
 
 void exchanges_take(struct exchanges *exchanges, struct exchange_tally *tally)

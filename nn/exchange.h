@@ -4,6 +4,7 @@
 #ifndef CHORALE_NN_EXCHANGE_H
 #define CHORALE_NN_EXCHANGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -43,6 +44,8 @@ void exchanges_destroy(struct exchanges *exchanges); /* accepts NULL */
 /* For a method. start: all buckets of the step's exchange, in the order of bucket_cut(). wait: until all are done;
  * STATUS_INTERNAL when the bytes sent are not those of the schedule. */
 struct exchanger exchanges_exchanger(struct exchanges *exchanges);
+
+bool exchanges_under_way(const struct exchanges *exchanges);
 
 /* What has happened since the last call. */
 struct exchange_tally {

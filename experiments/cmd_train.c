@@ -1,0 +1,293 @@
+/* cmd_train.c - chorale train: trains a network on several workers with any algorithm. */
+#include <limits.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "algos/spec.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "comm/host.h"
+#include "experiments/program.h"
+#include "experiments/worker.h"
+#include "nn/exchange.h"
+#include "nn/train.h"
+
+static const char head[] = "usage: chorale train --allreduce=SPEC -n N [options]\n"
+                           "Trains on N workers; metrics.jsonl and summary.json go to a folder of their own.\n";
+
+static const struct option options_table[] = {
+    {.key = "allreduce", .type = OPTION_SPEC, .default_text = "ring", .help = "algorithm or strategy (chorale list)"},
+    WORKER_OPTION_COUNT,
+    {.key = "model", .type = OPTION_CHOICE, .choices = "resnet50|resnet18|cnn", .help = "network (default resnet50)"},
+    {.key = "data", .type = OPTION_STRING, .help = "folder of idx files (default: Debian's dataset-fashion-mnist)"},
+    {.key = "image-size",
+     .type = OPTION_INT,
+     .default_text = "64",
+     .unit = "pixels",
+     .min = 8,
+     .max = 1024,
+     .help = "images are resized to this"},
+    {.key = "batch",
+     .type = OPTION_INT,
+     .default_text = "16",
+     .unit = "images",
+     .min = 1,
+     .max = 65536,
+     .help = "of one worker"},
+    {.key = "steps", .type = OPTION_INT, .min = 1, .max = 1e12, .help = "length of the run, instead of --epochs"},
+    {.key = "epochs", .type = OPTION_REAL, .min = 1e-6, .max = 1e6, .help = "length of the run (default 1)"},
+    {.key = "lr",
+     .type = OPTION_REAL,
+     .default_text = "0.1",
+     .min = 0,
+     .max = 1e6,
+     .help = "learning rate for 256 images of global batch, scaled linearly"},
+    {.key = "momentum", .type = OPTION_REAL, .default_text = "0.9", .min = 0, .max = 1, .help = "of SGD"},
+    {.key = "weight-decay",
+     .type = OPTION_REAL,
+     .default_text = "0.0001",
+     .min = 0,
+     .max = 1,
+     .help = "of convolution and linear weights"},
+    {.key = "warmup-steps",
+     .type = OPTION_INT,
+     .default_text = "0",
+     .min = 0,
+     .max = 1e12,
+     .help = "the learning rate rises linearly over these"},
+    {.key = "decay-epochs",
+     .type = OPTION_STRING,
+     .help = "the learning rate falls to a tenth after each (default 30,60,80 of 90, scaled to --epochs)"},
+    {.key = "bucket",
+     .type = OPTION_STRING,
+     .default_text = "0",
+     .help = "exchange in pieces of whole tensors up to this many bytes; tensor: one by one; 0: all at once"},
+    {.key = "threads",
+     .type = OPTION_INT,
+     .min = 1,
+     .max = 4096,
+     .help = "compute threads of one worker (default cores / workers)"},
+    {.key = "device",
+     .type = OPTION_STRING,
+     .default_text = "cpu",
+     .help = "cpu, or replay:FILE (sleeps for a profile)"},
+    {.key = "eval",
+     .type = OPTION_CHOICE,
+     .default_text = "epoch",
+     .choices = "epoch|end|never",
+     .help = "test after each epoch and at the end, at the end, never"},
+    {.key = "out", .type = OPTION_STRING, .help = "folder for the results (default a fresh one under results/)"},
+    {.key = "profile-out", .type = OPTION_STRING, .help = "file for layer times, for --device=replay and sim"},
+    {.key = "timing-skip",
+     .type = OPTION_INT,
+     .unit = "steps",
+     .min = 0,
+     .max = 1e9,
+     .help = "first ones left out of mean times (default 2, fewer in very short runs)"},
+    {.key = "json", .type = OPTION_FLAG, .help = "the summary on stdout and nothing else"},
+    WORKER_OPTIONS,
+    {.key = NULL},
+};
+
+/* What the options say, checked as far as it goes without a job. */
+struct plan {
+    struct option_values *options;
+    struct spec spec;
+    const struct backend_ops *backend;
+    const char *profile; /* into the options */
+    size_t bucket;
+};
+
+/* ---- options ---- */
+
+static enum status read_device(const char *text, struct plan *plan)
+{
+    static const char replay[] = "replay:";
+    if (strcmp(text, "cpu") == 0) {
+        plan->backend = &backend_cpu;
+        return STATUS_OK;
+    }
+    if (strncmp(text, replay, sizeof replay - 1) == 0 && text[sizeof replay - 1] != '\0') {
+        plan->backend = &backend_replay;
+        plan->profile = text + sizeof replay - 1;
+        return STATUS_OK;
+    }
+    return fail(STATUS_USAGE, "--device=%s: not in this build: take cpu, or replay:FILE", text);
+}
+
+static enum status read_bucket(const char *text, size_t *bucket)
+{
+    if (strcmp(text, "tensor") == 0) {
+        *bucket = BUCKET_TENSOR;
+        return STATUS_OK;
+    }
+    if (parse_size(text, bucket) < 0 || *bucket == BUCKET_TENSOR)
+        return fail(STATUS_USAGE, "--bucket=%s: bytes (25M), tensor, or 0", text);
+    return STATUS_OK;
+}
+
+static enum status read_plan(struct option_values *options, struct plan *plan)
+{
+    *plan = (struct plan){.options = options};
+    TRY(spec_parse(option_text(options, "allreduce"), &plan->spec));
+    if (option_given(options, "steps") && option_given(options, "epochs"))
+        return fail(STATUS_USAGE, "--steps and --epochs: give one of them");
+    TRY(read_bucket(option_text(options, "bucket"), &plan->bucket));
+    return read_device(option_text(options, "device"), plan);
+}
+
+/* ---- what the user sees ---- */
+
+#define SAY_EVERY_NS 1000000000U
+
+static void say_start(void *context, const struct train_request *request, const struct model *model, uint64_t steps,
+                      const char *folder)
+{
+    (void)context;
+    struct text spec = {0};
+    spec_canonical(request->spec, &spec);
+    printf("%s on %d workers: %s (%zu parameters), %d x %d pixels, batch %d a worker, device %s, %d threads\n",
+           text_string(&spec), job_size(request->job), model->name, model->parameters, model->image_size,
+           model->image_size, request->batch, request->backend->name, request->threads);
+    printf("%llu steps, lr %g per 256 images, momentum %g, weight decay %g, warm-up %llu steps, seed %llu\n",
+           (unsigned long long)steps, request->lr, request->momentum, request->weight_decay,
+           (unsigned long long)request->warmup_steps, (unsigned long long)request->seed);
+    printf("results in %s\n", folder);
+    (void)fflush(stdout);
+    text_release(&spec);
+}
+
+static void say_progress(void *context, const struct train_progress *progress)
+{
+    uint64_t *said_ns = context, now = clock_ns();
+    if (progress->evaluated) {
+        printf("epoch %.2f: top-1 %.4f, test loss %.4f\n", progress->epoch, progress->top1, progress->test_loss);
+    } else {
+        if (now - *said_ns < SAY_EVERY_NS && progress->step < progress->steps)
+            return;
+        *said_ns = now;
+        printf("step %llu of %llu: loss %.4f, %.1f images/s, %.0f s left\n", (unsigned long long)progress->step,
+               (unsigned long long)progress->steps, progress->loss, progress->images_per_s, progress->left_s);
+    }
+    (void)fflush(stdout);
+}
+
+static void say_summary(const struct train_summary *summary)
+{
+    printf("\n%-12s %10s %10s %10s %10s %10s %10s\n", "images/s", "step ms", "p50", "p99", "compute", "comm",
+           "exposed");
+    printf("%-12.2f %10.2f %10.2f %10.2f %10.2f %10.2f %10.2f\n", summary->images_per_s, summary->step_ms,
+           summary->step_ms_p50, summary->step_ms_p99, summary->compute_ms, summary->comm_ms, summary->exposed_ms);
+    printf("sent %.0f bytes a step, loss %.4f -> %.4f", summary->bytes_sent_per_step, summary->loss_first,
+           summary->loss_last);
+    if (isfinite(summary->top1))
+        printf(", top-1 %.4f", summary->top1);
+    if (summary->consensus > 0)
+        printf(", consensus distance %.3g", summary->consensus);
+    printf("\n%s/summary.json\n", text_string(&summary->folder));
+}
+
+static enum status say_result(const struct train_summary *summary, bool json)
+{
+    if (json)
+        return json_print(stdout, summary->document);
+    say_summary(summary);
+    return fflush(stdout) == 0 ? STATUS_OK : fail(STATUS_IO, "standard output: the summary could not be written");
+}
+
+/* ---- the run ---- */
+
+static enum train_evaluation evaluation_of(const struct option_values *options)
+{
+    const char *text = option_text(options, "eval");
+    if (strcmp(text, "never") == 0)
+        return EVALUATE_NEVER;
+    return strcmp(text, "end") == 0 ? EVALUATE_END : EVALUATE_EPOCHS;
+}
+
+static int threads_of(const struct option_values *options, int workers)
+{
+    int share = host_cores() / workers;
+    if (option_given(options, "threads"))
+        return (int)option_int(options, "threads");
+    return share > 1 ? share : 1;
+}
+
+static struct train_request request_of(const struct plan *plan, const struct worker *worker)
+{
+    const struct option_values *options = plan->options;
+    return (struct train_request){
+        .job = worker->job,
+        .comm = worker->comm,
+        .layout = &worker->layout,
+        .spec = &plan->spec,
+        .backend = plan->backend,
+        .profile = plan->profile,
+        .model = option_text(options, "model"),
+        .data = option_text(options, "data"),
+        .image_size = (int)option_int(options, "image-size"),
+        .batch = (int)option_int(options, "batch"),
+        .threads = threads_of(options, job_size(worker->job)),
+        .seed = (uint64_t)option_int(options, "seed"),
+        .steps = (uint64_t)option_int(options, "steps"),
+        .epochs = option_given(options, "epochs") ? option_real(options, "epochs") : 1,
+        .lr = option_real(options, "lr"),
+        .momentum = option_real(options, "momentum"),
+        .weight_decay = option_real(options, "weight-decay"),
+        .warmup_steps = (uint64_t)option_int(options, "warmup-steps"),
+        .decay_epochs = option_text(options, "decay-epochs"),
+        .bucket = plan->bucket,
+        .evaluation = evaluation_of(options),
+        .out = option_text(options, "out"),
+        .profile_out = option_text(options, "profile-out"),
+        .timing_skip = option_given(options, "timing-skip") ? (int)option_int(options, "timing-skip") : -1,
+    };
+}
+
+static enum status train(const struct plan *plan, const struct worker *worker)
+{
+    struct train_request request = request_of(plan, worker);
+    struct train_summary summary;
+    uint64_t said_ns = clock_ns();
+    bool json = option_flag(plan->options, "json");
+    if (!json) {
+        request.started = say_start;
+        request.progress = say_progress;
+        request.context = &said_ns;
+    }
+    TRY(train_run(&request, &summary));
+    enum status status = STATUS_OK;
+    if (job_rank(worker->job) == 0)
+        status = say_result(&summary, json);
+    train_summary_release(&summary);
+    return status;
+}
+
+static int run(const struct plan *plan, int argc, char **argv)
+{
+    const struct option_values *options = plan->options;
+    struct worker worker;
+    if (worker_launches(options))
+        return worker_launch(worker_count(options), option_real(options, "deadline"), argc, argv);
+    enum status status = worker_open(options, worker_count(options), true, &worker);
+    if (status == STATUS_OK)
+        status = train(plan, &worker);
+    return worker_close(&worker, status);
+}
+
+int cmd_train(int argc, char **argv)
+{
+    struct option_values options;
+    struct plan plan;
+    int exit_code = 0;
+    if (!program_options(head, options_table, argc, argv, &options, &exit_code))
+        return exit_code;
+    enum status status = read_plan(&options, &plan);
+    exit_code = status < 0 ? program_error(status) : run(&plan, argc, argv);
+    spec_release(&plan.spec);
+    option_values_release(&options);
+    return exit_code;
+}

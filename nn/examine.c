@@ -1,0 +1,162 @@
+/* examine.c - accuracy, hashes, consensus. */
+#include "nn/examine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+/* `bytes` of every worker, allocated. */
+static enum status gather(const struct examiner *examiner, const void *mine, size_t bytes, void **all)
+{
+    TRY(memory_zeroed(all, (size_t)job_size(examiner->job), bytes));
+    enum status status = job_allgather(examiner->job, mine, bytes, *all);
+    if (status < 0) {
+        free(*all);
+        *all = NULL;
+    }
+    return status;
+}
+
+/* ---- accuracy ---- */
+
+struct score {
+    double loss_sum, correct, images;
+};
+
+/* This worker's part of the test set. */
+static enum status score_part(const struct examiner *examiner, const float *parameters, const float *state,
+                              struct score *score)
+{
+    size_t stride = examiner->exact ? (size_t)job_size(examiner->job) : 1;
+    size_t next = examiner->exact ? (size_t)job_rank(examiner->job) : 0;
+    size_t images = data_test_count(examiner->data);
+    while (next < images) {
+        size_t left = (images - next + stride - 1) / stride, correct = 0;
+        int count = left < (size_t)examiner->batch ? (int)left : examiner->batch;
+        double loss_sum = 0;
+        data_test_batch(examiner->data, next, stride, count, examiner->images, examiner->labels);
+        TRY(examiner->ops->evaluate(examiner->backend, parameters, state, examiner->images, examiner->labels, count,
+                                    &loss_sum, &correct));
+        score->loss_sum += loss_sum;
+        score->correct += (double)correct;
+        score->images += count;
+        next += (size_t)count * stride;
+    }
+    return STATUS_OK;
+}
+
+enum status examine_accuracy(const struct examiner *examiner, const float *parameters, const float *state,
+                             struct accuracy *accuracy, double *top1_of)
+{
+    struct score mine = {.images = 0}, sum = {.images = 0};
+    void *all = NULL;
+    TRY(score_part(examiner, parameters, state, &mine));
+    TRY(gather(examiner, &mine, sizeof mine, &all));
+    const struct score *scores = all;
+    size_t workers = (size_t)job_size(examiner->job);
+    for (size_t rank = 0; rank < workers; rank++) {
+        sum.loss_sum += scores[rank].loss_sum;
+        sum.correct += scores[rank].correct;
+        sum.images += scores[rank].images;
+    }
+    *accuracy = (struct accuracy){.top1 = sum.correct / sum.images, .loss = sum.loss_sum / sum.images};
+    for (size_t rank = 0; rank < workers; rank++)
+        top1_of[rank] = examiner->exact ? accuracy->top1 : scores[rank].correct / scores[rank].images;
+    free(all);
+    return STATUS_OK;
+}
+
+/* ---- hashes ---- */
+
+uint64_t examine_hash(const float *values, size_t count)
+{
+    uint64_t hash = 0xcbf29ce484222325U;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        hash = (hash ^ bits) * 0x100000001b3U;
+    }
+    return hash;
+}
+
+static enum status hash_canonical(const struct examiner *examiner, const float *parameters, uint64_t *hash)
+{
+    size_t count = examiner->model->parameters;
+    if (examiner->ops->to_canonical == NULL) {
+        *hash = examine_hash(parameters, count);
+        return STATUS_OK;
+    }
+    void *canonical = NULL;
+    TRY(memory_pages(&canonical, count * sizeof(float)));
+    enum status status = examiner->ops->to_canonical(examiner->backend, parameters, canonical);
+    if (status >= 0)
+        *hash = examine_hash(canonical, count);
+    memory_pages_release(canonical, count * sizeof(float));
+    return status;
+}
+
+static enum status check_equal(const char *what, const uint64_t *hash_of, int workers, uint64_t step)
+{
+    for (int rank = 1; rank < workers; rank++) {
+        if (hash_of[rank] != hash_of[0])
+            return fail(STATUS_INTERNAL,
+                        "after %llu steps: %s of rank 0 and rank %d differ (hashes %016llx and %016llx): the algorithm "
+                        "does not leave all workers with equal bits: chorale verify it",
+                        (unsigned long long)step, what, rank, (unsigned long long)hash_of[0],
+                        (unsigned long long)hash_of[rank]);
+    }
+    return STATUS_OK;
+}
+
+enum status examine_hashes(const struct examiner *examiner, const float *parameters, const float *state, uint64_t step,
+                           uint64_t *parameter_of, uint64_t *state_of)
+{
+    int workers = job_size(examiner->job);
+    uint64_t mine[2] = {0, examine_hash(state, examiner->model->state)};
+    void *all = NULL;
+    TRY(hash_canonical(examiner, parameters, &mine[0]));
+    TRY(gather(examiner, mine, sizeof mine, &all));
+    const uint64_t *hashes = all;
+    for (int rank = 0; rank < workers; rank++) {
+        parameter_of[rank] = hashes[2 * rank];
+        state_of[rank] = hashes[2 * rank + 1];
+    }
+    free(all);
+    if (!examiner->exact)
+        return STATUS_OK;
+    TRY(check_equal("the parameters", parameter_of, workers, step));
+    return check_equal("the running statistics", state_of, workers, step);
+}
+
+/* ---- consensus ---- */
+
+static double squared_distance(const float *a, const float *b, size_t count)
+{
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        double difference = (double)a[i] - (double)b[i];
+        sum += difference * difference;
+    }
+    return sum;
+}
+
+enum status examine_consensus(const struct examiner *examiner, const float *parameters, double *consensus)
+{
+    size_t count = examiner->model->parameters, workers = (size_t)job_size(examiner->job);
+    void *mean = NULL, *all = NULL;
+    enum status status = STATUS_OK;
+    TRY(memory_pages(&mean, count * sizeof(float)));
+    memcpy(mean, parameters, count * sizeof(float));
+    TRY_TO(done, exchanges_mean(examiner->exchanges, "mean of the parameters", mean, count));
+    double mine = squared_distance(parameters, mean, count);
+    TRY_TO(done, gather(examiner, &mine, sizeof mine, &all));
+    const double *distances = all;
+    *consensus = 0;
+    for (size_t rank = 0; rank < workers; rank++)
+        *consensus += distances[rank] / (double)workers;
+done:
+    free(all);
+    memory_pages_release(mean, count * sizeof(float));
+    return status;
+}

@@ -1,0 +1,96 @@
+/* train.h - a training run from the first step to the last, on one worker of a job; all workers call it alike.
+ *
+ * Every step: images, forward and backward (compute), then what the strategy does: exchange and update. Times: compute
+ * is the backend's, exposed is the time blocked on an exchange, comm the time that an exchange was in flight, hidden or
+ * not; compute + exposed + other = step, in which other holds images, update and records. Evaluation is outside steps.
+ *
+ * A loss or gradient that is not finite ends the run. In exact runs a worker that sees such a loss spoils its own
+ * gradient, so that the mean is spoiled on all workers in the same step; the update, which reads every gradient,
+ * notices it, and the worker whose loss it was reports. In inexact runs each worker looks at its own.
+ *
+ * Batch norm: running statistics are each worker's own while training; exact runs average them over the workers
+ * before each evaluation and at the end, inexact ones (gossip, none) keep them local.
+ */
+#ifndef CHORALE_NN_TRAIN_H
+#define CHORALE_NN_TRAIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "algos/spec.h"
+#include "base/json.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "comm/comm.h"
+#include "comm/job.h"
+#include "nn/backend.h"
+
+enum train_evaluation {
+    EVALUATE_EPOCHS, /* after each epoch and at the end */
+    EVALUATE_END,
+    EVALUATE_NEVER
+};
+
+/* How far a run is, told on rank 0 after each step, and after each evaluation. */
+struct train_progress {
+    uint64_t step, steps; /* done, in all */
+    double epoch;
+    double loss;         /* of this worker in this step     */
+    double images_per_s; /* of all workers, from this one's step times so far */
+    double left_s;
+    bool evaluated;
+    double top1, test_loss; /* when evaluated */
+};
+
+struct train_request {
+    struct job *job;
+    struct comm *comm;
+    const struct layout *layout;
+    const struct spec *spec; /* a schedule means synchronous over it */
+
+    const struct backend_ops *backend;
+    const char *profile; /* replay: path; else NULL                 */
+    const char *model;   /* NULL: the profile's, else resnet50      */
+    const char *data;    /* folder, NULL = Debian's Fashion-MNIST   */
+    int image_size;      /* pixels; replay: the profile's instead   */
+    int batch, threads;  /* of one worker                           */
+    uint64_t seed;
+
+    uint64_t steps; /* 0: by epochs                             */
+    double epochs;
+    double lr, momentum, weight_decay; /* lr for 256 images of global batch */
+    uint64_t warmup_steps;
+    const char *decay_epochs; /* "30,60,80"; NULL: at 1/3, 2/3 and 8/9 of a run of `epochs`, at epochs 30, 60, 80 of a
+                                 run of `steps` */
+    size_t bucket;            /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR */
+
+    enum train_evaluation evaluation;
+    const char *out;         /* folder; NULL = a fresh one under results/                                */
+    const char *profile_out; /* file for layer times, written by rank 0; NULL = none                     */
+    int timing_skip;         /* first steps left out of mean times; negative: 2, fewer in very short runs */
+
+    void (*started)(void *context, const struct train_request *request, const struct model *model, uint64_t steps,
+                    const char *folder); /* rank 0, before the first step; may be NULL */
+    void (*progress)(void *context, const struct train_progress *progress); /* rank 0; may be NULL */
+    void *context;
+};
+
+/* The run in figures, alike on all workers except `folder` (rank 0 only). */
+struct train_summary {
+    double images_per_s;
+    double step_ms, step_ms_p50, step_ms_p99, compute_ms, comm_ms, exposed_ms;
+    double loss_first, loss_last;
+    double top1, test_loss; /* NAN: not evaluated */
+    double consensus;
+    double bytes_sent_per_step;
+    struct text folder;
+    json_t *document; /* what summary.json holds */
+};
+
+/* Runs it; writes DIR/metrics.jsonl and DIR/summary.json on rank 0. On success the summary is released with
+ * train_summary_release(). A failure leaves the job in no state to go on. */
+enum status train_run(const struct train_request *request, struct train_summary *summary) MUST_CHECK;
+void train_summary_release(struct train_summary *summary);
+
+#endif
