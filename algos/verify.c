@@ -24,6 +24,7 @@
 
 #define NONE UINT32_MAX
 #define WEIGHT_TOLERANCE 1e-12
+#define SMALL 32 /* workers; ops taken in ahead */
 
 enum completion_order { OLDEST_FIRST, NEWEST_FIRST, RANDOM_ORDER };
 enum part { WHOLE, REDUCING_HALF, SPREADING_HALF };
@@ -37,7 +38,7 @@ struct trial {
     uint64_t seed;
 };
 
-/* The first takes in everything at once: only then are all races seen. */
+/* The first takes in everything at once where there can be races: only then are all of them seen (lookahead_of). */
 static const struct trial trials[] = {
     {.aliased = true, .segment = 1, .lookahead = UINT32_MAX, .order = OLDEST_FIRST},
     {.aliased = false, .segment = 1, .lookahead = 8, .order = NEWEST_FIRST},
@@ -61,17 +62,22 @@ struct value {
     bool final;
 };
 
-/* Values with their contributors: a bit for each worker, or its weight when mixing. */
-struct store {
-    struct value *value;
-    uint64_t *set;
-    double *weight;
+/* Contributors: the bits of 64 workers, or when mixing the weight of one. */
+union member {
+    uint64_t bits;
+    double weight;
 };
 
+/* Values, and the contributors of each in world.words members. */
+struct store {
+    struct value *value;
+    union member *members;
+};
+
+/* One of them. */
 struct ref {
     struct value *value;
-    uint64_t *set;
-    double *weight;
+    union member *members;
 };
 
 /* One message op as emitted, in the list of its channel. */
@@ -203,32 +209,26 @@ static enum status store_create(const struct world *w, size_t cells, struct stor
     enum status status = STATUS_OK;
     void *value = NULL, *members = NULL;
     TRY_TO(done, memory_zeroed(&value, cells, sizeof(struct value)));
-    TRY_TO(done, memory_zeroed(&members, cells * w->words, sizeof(uint64_t)));
-    *store = (struct store){.value = value};
-    if (w->mixing)
-        store->weight = members;
-    else
-        store->set = members;
-    value = members = NULL;
+    TRY_TO(done, memory_zeroed(&members, cells * w->words, sizeof(union member)));
+    *store = (struct store){.value = value, .members = members};
 done:
-    free(value);
-    free(members);
+    if (status < 0) {
+        free(value);
+        free(members);
+    }
     return status;
 }
 
 static void store_release(struct store *store)
 {
     free(store->value);
-    free(store->set);
-    free(store->weight);
+    free(store->members);
     *store = (struct store){0};
 }
 
 static struct ref ref_of(const struct world *w, const struct store *store, size_t i)
 {
-    return (struct ref){.value = store->value + i,
-                        .set = w->mixing ? NULL : store->set + i * w->words,
-                        .weight = w->mixing ? store->weight + i * w->words : NULL};
+    return (struct ref){.value = store->value + i, .members = store->members + i * w->words};
 }
 
 /* Leaf i of a span of `worker`. Every leaf is one element; all leaves of an input are alike. */
@@ -258,36 +258,36 @@ static uint64_t mix_pair(uint64_t a, uint64_t b)
 static void spoil(const struct world *w, struct ref ref)
 {
     *ref.value = (struct value){.known = false};
-    if (w->mixing)
-        memset(ref.weight, 0, w->words * sizeof *ref.weight);
-    else
-        memset(ref.set, 0, w->words * sizeof *ref.set);
+    for (size_t i = 0; i < w->words; i++)
+        ref.members[i] = w->mixing ? (union member){.weight = 0} : (union member){.bits = 0};
 }
 
 static void copy(const struct world *w, struct ref to, struct ref from, const struct op *op)
 {
     *to.value = *from.value;
     to.value->round = op->round;
-    for (size_t i = 0; w->mixing && i < w->words; i++)
-        to.weight[i] = (op->kind == OP_COPY ? op->weight : 1) * from.weight[i];
-    if (!w->mixing)
-        memcpy(to.set, from.set, w->words * sizeof *to.set);
+    const bool weighted = w->mixing && (op->kind == OP_COPY || op->kind == OP_SCALE);
+    for (size_t i = 0; i < w->words; i++) {
+        to.members[i] = from.members[i];
+        if (weighted)
+            to.members[i].weight *= op->weight;
+    }
 }
 
 /* The first worker whose contribution is missing, -1 when complete. */
-static int first_missing(const struct world *w, const uint64_t *set)
+static int first_missing(const struct world *w, struct ref ref)
 {
     for (int i = 0; i < w->shape->workers; i++)
-        if (!((set[i / 64] >> (i % 64)) & 1))
+        if (!((ref.members[i / 64].bits >> (i % 64)) & 1))
             return i;
     return -1;
 }
 
 /* The first worker that is in both, -1 when there is none. */
-static int first_common(const struct world *w, const uint64_t *a, const uint64_t *b)
+static int first_common(const struct world *w, struct ref a, struct ref b)
 {
     for (int i = 0; i < w->shape->workers; i++)
-        if (((a[i / 64] & b[i / 64]) >> (i % 64)) & 1)
+        if (((a.members[i / 64].bits & b.members[i / 64].bits) >> (i % 64)) & 1)
             return i;
     return -1;
 }
@@ -318,12 +318,12 @@ static void combine_sets(struct world *w, int worker, size_t leaf, struct ref to
     const unsigned round = op->round;
     if (final && (a.value->final || b.value->final))
         report(w, FAULT_FINALISED_TWICE, "worker %d chunk %zu (round %u)", worker, leaf, round);
-    const int doubled = first_common(w, a.set, b.set);
+    const int doubled = first_common(w, a, b);
     if (doubled >= 0)
         report(w, FAULT_DOUBLED, "worker %d chunk %zu has worker %d twice (round %u)", worker, leaf, doubled, round);
     for (size_t i = 0; i < w->words; i++)
-        to.set[i] = a.set[i] | b.set[i];
-    const int missing = final ? first_missing(w, to.set) : -1;
+        to.members[i].bits = a.members[i].bits | b.members[i].bits;
+    const int missing = final ? first_missing(w, to) : -1;
     if (missing >= 0)
         report(w, FAULT_FINALISED_EARLY, "worker %d chunk %zu lacks worker %d (round %u)", worker, leaf, missing,
                round);
@@ -338,7 +338,7 @@ static void combine(struct world *w, int worker, size_t leaf, struct ref to, str
                                .known = a.value->known && b.value->known,
                                .final = op->flags & OP_FINAL};
     for (size_t i = 0; w->mixing && i < w->words; i++)
-        to.weight[i] = a.weight[i] + op->weight * b.weight[i];
+        to.members[i].weight = a.members[i].weight + op->weight * b.members[i].weight;
     if (!w->mixing)
         combine_sets(w, worker, leaf, to, a, b, op);
     *to.value = made;
@@ -350,9 +350,9 @@ static void contribute(const struct world *w, struct ref ref, int worker)
     spoil(w, ref);
     *ref.value = (struct value){.hash = mix((uint64_t)worker + 1), .known = true};
     if (w->mixing)
-        ref.weight[worker] = 1;
+        ref.members[worker].weight = 1;
     else
-        ref.set[worker / 64] |= (uint64_t)1 << (worker % 64);
+        ref.members[worker / 64].bits |= (uint64_t)1 << (worker % 64);
 }
 
 /* A complete chunk, as its owner has it before the spreading half. */
@@ -360,7 +360,7 @@ static void make_complete(const struct world *w, struct ref ref)
 {
     *ref.value = (struct value){.hash = 1, .known = true, .final = true};
     for (int i = 0; i < w->shape->workers; i++)
-        ref.set[i / 64] |= (uint64_t)1 << (i % 64);
+        ref.members[i / 64].bits |= (uint64_t)1 << (i % 64);
 }
 
 static void set_up_values(struct world *w)
@@ -494,9 +494,12 @@ static void match_channel(struct world *w, const struct channel *c)
 {
     const struct queue *sends = &c->emitted[0], *recvs = &c->emitted[1];
     const bool unequal = sends->count != recvs->count;
+    const struct message *const messages = w->message;
+    if (messages == NULL)
+        return;
     uint32_t s = sends->first, r = recvs->first;
-    for (; s != NONE && r != NONE; s = w->message[s].next, r = w->message[r].next) {
-        const struct message *send = &w->message[s], *recv = &w->message[r];
+    for (; s != NONE && r != NONE; s = messages[s].next, r = messages[r].next) {
+        const struct message *send = &messages[s], *recv = &messages[r];
         if (unequal && send->round != recv->round)
             break;
         if (!unequal && send->round != recv->round)
@@ -510,10 +513,10 @@ static void match_channel(struct world *w, const struct channel *c)
         return;
     if (sends->count > recvs->count)
         report(w, FAULT_UNMATCHED, "worker %d sends to %d in round %u, which has no receive for it (lane %u)", c->src,
-               c->dst, (unsigned)w->message[s == NONE ? sends->last : s].round, (unsigned)c->lane);
+               c->dst, (unsigned)messages[s == NONE ? sends->last : s].round, (unsigned)c->lane);
     else
         report(w, FAULT_UNMATCHED, "worker %d receives from %d in round %u, which has no send for it (lane %u)", c->dst,
-               c->src, (unsigned)w->message[r == NONE ? recvs->last : r].round, (unsigned)c->lane);
+               c->src, (unsigned)messages[r == NONE ? recvs->last : r].round, (unsigned)c->lane);
 }
 
 static enum status match_messages(struct world *w)
@@ -682,12 +685,8 @@ static void compute(struct world *w, const struct started *started)
             combine(w, worker, a->dst.offset + i, to, operand, ref_in(w, worker, &a->src, i), &a->op);
         else if (a->op.kind == OP_COPY)
             copy(w, to, ref_in(w, worker, &a->src, i), &a->op);
-        else if (w->mixing) {
-            copy(w, to, operand, &a->op);
-            for (size_t j = 0; j < w->words; j++)
-                to.weight[j] *= a->op.weight;
-        } else
-            copy(w, to, operand, &a->op);
+        else
+            copy(w, to, operand, &a->op); /* SCALE */
     }
 }
 
@@ -800,7 +799,7 @@ static enum status drive(struct world *w)
 static void judge_leaf(struct world *w, int worker, uint32_t leaf, struct ref ref)
 {
     const unsigned round = ref.value->round;
-    const int missing = first_missing(w, ref.set);
+    const int missing = first_missing(w, ref);
     if (w->trial->part != WHOLE) {
         if (missing >= 0)
             report(w, FAULT_OWNER, "worker %d chunk %u lacks worker %d after %s rounds", worker, (unsigned)leaf,
@@ -823,8 +822,8 @@ static void judge_sums(struct world *w)
         for (int i = 0; i < p; i++) {
             double row = 0, column = 0;
             for (int j = 0; j < p; j++) {
-                row += ref_in(w, i, &vector, c).weight[j];
-                column += ref_in(w, j, &vector, c).weight[i];
+                row += ref_in(w, i, &vector, c).members[j].weight;
+                column += ref_in(w, j, &vector, c).members[i].weight;
             }
             if (!(fabs(row - 1) <= WEIGHT_TOLERANCE))
                 report(w, FAULT_WEIGHTS, "row %d sums to %.12f (chunk %u)", i, row, (unsigned)c);
@@ -891,6 +890,13 @@ static void report_race(struct world *w)
                (int)w->race[1].peer);
 }
 
+/* A schedule on one lane has no races; taking in all of it costs the square of its length. */
+static uint32_t lookahead_of(const struct world *w)
+{
+    const bool all = w->trial->lookahead == UINT32_MAX;
+    return all && w->shape->lanes == 1 && w->shape->workers > SMALL ? SMALL : w->trial->lookahead;
+}
+
 /* Every worker takes in its first rounds (all of them without lookahead) and starts one action, which is kept. */
 static enum status prime(struct world *w, struct action *first, bool *has_first)
 {
@@ -899,7 +905,7 @@ static enum status prime(struct world *w, struct action *first, bool *has_first)
             .count = w->shape->chunks,
             .segment = w->trial->segment < w->shape->chunks ? w->trial->segment : w->shape->chunks,
             .window = 1,
-            .lookahead = w->trial->lookahead,
+            .lookahead = lookahead_of(w),
             .aliased = w->trial->aliased,
             .disorder = w->trial->order == RANDOM_ORDER ? w->trial->seed * 1000003 + (uint64_t)r : 0};
         TRY(progression_create(w->shape, r, &params, &w->progression[r]));
