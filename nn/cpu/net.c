@@ -375,7 +375,11 @@ void net_write_last_gradient(struct net *net, const float *canonical)
 
 void net_read_image_gradient(const struct net *net, float *canonical)
 {
-    from_layout(&net->plan->value[0], net->gradient[net->plan->node[0].input_gradient], canonical);
+    const struct value *images = &net->plan->value[0];
+    const int *buffer = net->plan->image_gradient;
+    if (buffer[1] >= 0)
+        net->kernels->add(net->gradient[buffer[1]], net->gradient[buffer[0]], images->count);
+    from_layout(images, net->gradient[buffer[0]], canonical);
 }
 
 /* ---- forward ---- */

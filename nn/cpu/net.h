@@ -44,6 +44,7 @@ const double *net_backward_seconds(const struct net *net);
 /* For tests, all in the order (batch, C, H, W): */
 void net_read_output(const struct net *net, float *canonical);
 void net_write_last_gradient(struct net *net, const float *canonical);
+/* Once after a backward pass of a net made with image_gradient. */
 void net_read_image_gradient(const struct net *net, float *canonical);
 
 #endif

@@ -256,6 +256,8 @@ static enum status walk_backward(struct walk *walk, bool image_gradient)
         node->more = pending->count > 1 ? pending->buffer[1] : -1;
         TRY(node->kind == NODE_NORM ? walk_norm(walk, node) : walk_other(walk, node, image_gradient));
     }
+    for (int k = 0; k < 2; k++)
+        plan->image_gradient[k] = k < walk->pending[0].count ? walk->pending[0].buffer[k] : -1;
     return STATUS_OK;
 }
 

@@ -33,7 +33,8 @@ struct plan {
     int nodes;
     size_t *buffer; /* floats of each gradient buffer                             */
     int buffers;
-    bool plain_images; /* (N, C, H, W), read where the caller has them               */
+    int image_gradient[2]; /* buffers whose sum is the gradient by the images; -1 = none */
+    bool plain_images;     /* (N, C, H, W), read where the caller has them               */
 };
 
 /* `image_gradient`: the gradient by the images is wanted too (tests). STATUS_REFUSED names a layer that can't run. */
