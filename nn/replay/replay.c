@@ -90,6 +90,7 @@ struct backend {
     const float *filled[ARENAS]; /* gradient arenas that have their values */
     int fills;
     char device[128];
+    int scaled_from; /* the batch that the times were measured with, when it was another; else 0 */
 };
 
 static enum status replay_open(const struct backend_request *request, struct backend **out)
@@ -109,7 +110,8 @@ static enum status replay_open(const struct backend_request *request, struct bac
         *backend = (struct backend){.parameters = request->model->parameters,
                                     .seed = request->seed,
                                     .forward_ns = (uint64_t)(forward_s * 1e9),
-                                    .backward_ns = (uint64_t)(backward_s * 1e9)};
+                                    .backward_ns = (uint64_t)(backward_s * 1e9),
+                                    .scaled_from = scaled ? profile.batch : 0};
         snprintf(backend->device, sizeof backend->device, "%s", profile.device);
         *out = backend;
     }
@@ -162,6 +164,8 @@ static enum status replay_step(struct backend *backend, const float *parameters,
 static void replay_describe(struct backend *backend, struct text *text)
 {
     text_addf(text, "replay of %s", backend->device[0] != '\0' ? backend->device : "an unnamed device");
+    if (backend->scaled_from > 0)
+        text_addf(text, ", times scaled from batch %d", backend->scaled_from);
 }
 
 const struct backend_ops backend_replay = {

@@ -1,0 +1,316 @@
+/* test_data.c - idx files good and bad, resizing, and the order of training: workers disjoint, together everything. */
+#include "nn/data.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "base/file.h"
+#include "tests/base/expect.h"
+
+/* ---- order ---- */
+
+static void expect_cover(size_t samples, int workers, int batch)
+{
+    struct data_order order = {.seed = 7, .samples = samples, .workers = workers, .batch = batch};
+    size_t batches = data_order_batches(&order), wanted = batches * (size_t)workers * (size_t)batch;
+    unsigned char *seen = calloc(samples, 1);
+    cr_assert_not_null(seen);
+    for (size_t b = 0; b < batches; b++) {
+        for (int rank = 0; rank < workers; rank++) {
+            for (int i = 0; i < batch; i++) {
+                size_t position = data_order_position(&order, b, rank, i);
+                cr_assert_lt(position, wanted);
+                size_t sample = data_order_sample(&order, 3, position);
+                cr_assert_lt(sample, samples);
+                cr_assert_eq(seen[sample]++, 0, "%d workers: image %zu twice in one epoch", workers, sample);
+            }
+        }
+    }
+    size_t covered = 0;
+    for (size_t i = 0; i < samples; i++)
+        covered += seen[i];
+    cr_expect_eq(covered, wanted);
+    cr_expect_lt(samples - covered, (size_t)workers * (size_t)batch, "only an incomplete global batch is left out");
+    free(seen);
+}
+
+Test(order, workers_are_disjoint_and_cover_the_epoch)
+{
+    static const int workers[] = {1, 2, 3, 5, 8, 13};
+    for (size_t w = 0; w < sizeof workers / sizeof workers[0]; w++) {
+        expect_cover(1000, workers[w], 1);
+        expect_cover(1000, workers[w], 7);
+        expect_cover(960, workers[w], 4);
+    }
+}
+
+Test(order, a_global_batch_is_the_same_however_it_is_split)
+{
+    struct data_order two = {.seed = 1, .samples = 500, .workers = 2, .batch = 8};
+    struct data_order sixteen = {.seed = 1, .samples = 500, .workers = 16, .batch = 1};
+    for (int i = 0; i < 16; i++)
+        cr_expect_eq(data_order_sample(&two, 1, data_order_position(&two, 5, i / 8, i % 8)),
+                     data_order_sample(&sixteen, 1, data_order_position(&sixteen, 5, i, 0)));
+}
+
+Test(order, differs_between_epochs_and_seeds_and_is_reproducible)
+{
+    struct data_order order = {.seed = 1, .samples = 1000, .workers = 1, .batch = 1}, other = order;
+    other.seed = 2;
+    int epochs = 0, seeds = 0;
+    for (size_t position = 0; position < 1000; position++) {
+        size_t sample = data_order_sample(&order, 0, position);
+        cr_expect_eq(sample, data_order_sample(&order, 0, position));
+        epochs += sample == data_order_sample(&order, 1, position);
+        seeds += sample == data_order_sample(&other, 0, position);
+    }
+    cr_expect_lt(epochs, 20, "%d of 1000 images stay where they were", epochs);
+    cr_expect_lt(seeds, 20);
+}
+
+Test(order, has_no_batch_when_the_set_is_smaller)
+{
+    struct data_order order = {.seed = 1, .samples = 15, .workers = 2, .batch = 8};
+    cr_expect_eq(data_order_batches(&order), 0);
+    order.samples = 16;
+    cr_expect_eq(data_order_batches(&order), 1);
+}
+
+/* ---- a small data set ---- */
+
+static char folder[] = "/tmp/chorale-data-XXXXXX";
+
+static void setup(void)
+{
+    cr_assert_not_null(mkdtemp(folder));
+}
+
+static void teardown(void)
+{
+    char command[300];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    cr_expect_eq(system(command), 0);
+}
+
+static const char *in_folder(const char *name)
+{
+    static char path[256];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static void put(const char *name, const void *bytes, size_t length)
+{
+    EXPECT_OK(file_write_atomic(in_folder(name), bytes, length));
+}
+
+static void put_gzip(const char *name, const void *bytes, unsigned length)
+{
+    gzFile file = gzopen(in_folder(name), "wb");
+    cr_assert_not_null(file);
+    cr_assert_eq(gzwrite(file, bytes, length), (int)length);
+    cr_assert_eq(gzclose(file), Z_OK);
+}
+
+/* Two images of 2x2 and their labels. */
+static const unsigned char images[] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 255, 51, 102, 255, 255, 0, 0};
+static const unsigned char labels[] = {0, 0, 8, 1, 0, 0, 0, 2, 1, 0};
+
+static void put_all(void)
+{
+    put("train-images-idx3-ubyte", images, sizeof images);
+    put("train-labels-idx1-ubyte", labels, sizeof labels);
+    put_gzip("t10k-images-idx3-ubyte.gz", images, sizeof images);
+    put_gzip("t10k-labels-idx1-ubyte.gz", labels, sizeof labels);
+}
+
+static float normal(double grey)
+{
+    return (float)((grey / 255 - 0.2860) / 0.3530);
+}
+
+TestSuite(files, .init = setup, .fini = teardown);
+
+Test(files, plain_and_gzip_are_read)
+{
+    struct data *data = NULL;
+    put_all();
+    EXPECT_OK(data_open(folder, 2, &data));
+    cr_assert_not_null(data);
+    cr_expect_eq(data_train_count(data), 2);
+    cr_expect_eq(data_test_count(data), 2);
+    cr_expect_eq(data_classes(data), 2);
+
+    float pixels[12];
+    int32_t label = -1;
+    data_test_batch(data, 0, 1, 1, pixels, &label);
+    cr_expect_eq(label, 1);
+    static const double greys[] = {0, 255, 51, 102};
+    for (int i = 0; i < 12; i++)
+        cr_expect_float_eq(pixels[i], normal(greys[i % 4]), 1e-6, "three equal channels, normalised");
+    data_close(data);
+}
+
+Test(files, images_are_resized_bilinearly_between_centres)
+{
+    struct data *data = NULL;
+    put_all();
+    EXPECT_OK(data_open(folder, 4, &data));
+    cr_assert_not_null(data);
+    float pixels[48];
+    int32_t label = -1;
+    data_test_batch(data, 0, 1, 1, pixels, &label);
+    static const double right[] = {0, 0.25, 0.75, 1}; /* output centres -0.25 (clamped), 0.25, 0.75, 1.25 (clamped) */
+    for (int y = 0; y < 4; y++) {
+        for (int x = 0; x < 4; x++) {
+            double upper = 0 + 255 * right[x], lower = 51 + (102 - 51) * right[x];
+            cr_expect_float_eq(pixels[4 * y + x], normal(upper + (lower - upper) * right[y]), 1e-5);
+        }
+    }
+    data_close(data);
+}
+
+Test(files, a_stride_walks_the_test_set)
+{
+    struct data *data = NULL;
+    put_all();
+    EXPECT_OK(data_open(folder, 2, &data));
+    cr_assert_not_null(data);
+    float pixels[24];
+    int32_t label[2] = {-1, -1};
+    data_test_batch(data, 1, 2, 1, pixels, label);
+    cr_expect_eq(label[0], 0);
+    cr_expect_float_eq(pixels[0], normal(255), 1e-6);
+    data_test_batch(data, 0, 1, 2, pixels, label);
+    cr_expect_eq(label[0], 1);
+    cr_expect_eq(label[1], 0);
+    data_close(data);
+}
+
+/* Opening fails, naming the file, what is wrong and the cure. */
+static void expect_bad(const char *file, const char *what)
+{
+    struct data *data = NULL;
+    EXPECT_FAIL(STATUS_FORMAT, what, data_open(folder, 2, &data));
+    cr_expect_null(data);
+    cr_expect_not_null(strstr(status_message(), file), "%s: no %s in it", status_message(), file);
+    cr_expect_not_null(strstr(status_message(), "apt-get install dataset-fashion-mnist"));
+    cr_expect_not_null(strstr(status_message(), "--data="));
+}
+
+Test(files, a_missing_file_is_named_with_the_cure)
+{
+    struct data *data = NULL;
+    put_all();
+    cr_assert_eq(unlink(in_folder("train-labels-idx1-ubyte")), 0);
+    EXPECT_FAIL(STATUS_IO, "train-labels-idx1-ubyte", data_open(folder, 2, &data));
+    cr_expect_not_null(strstr(status_message(), "apt-get install dataset-fashion-mnist, or --data="));
+    EXPECT_FAIL(STATUS_IO, "/nowhere/train-images-idx3-ubyte", data_open("/nowhere", 2, &data));
+}
+
+Test(files, a_truncated_file_is_refused)
+{
+    put_all();
+    put("train-images-idx3-ubyte", images, sizeof images - 1);
+    expect_bad("train-images-idx3-ubyte", "cut short: 23 of 24 bytes");
+    put("train-images-idx3-ubyte", images, 7);
+    expect_bad("train-images-idx3-ubyte", "header");
+    put("train-images-idx3-ubyte", images, 0);
+    expect_bad("train-images-idx3-ubyte", "header");
+}
+
+Test(files, a_truncated_gzip_file_is_refused)
+{
+    char *bytes = NULL;
+    size_t length = 0;
+    put_all();
+    EXPECT_OK(file_read(in_folder("t10k-labels-idx1-ubyte.gz"), 1000, &bytes, &length));
+    put("t10k-labels-idx1-ubyte.gz", bytes, length - 6);
+    expect_bad("t10k-labels-idx1-ubyte.gz", "");
+    free(bytes);
+}
+
+Test(files, a_wrong_magic_number_is_refused)
+{
+    put_all();
+    put("train-images-idx3-ubyte", labels, sizeof labels);
+    expect_bad("train-images-idx3-ubyte", "shorter than the header");
+    put_all();
+    put("train-labels-idx1-ubyte", images, sizeof images);
+    expect_bad("train-labels-idx1-ubyte", "magic number");
+}
+
+Test(files, too_many_bytes_or_labels_are_refused)
+{
+    unsigned char longer[sizeof images + 1] = {0};
+    static const unsigned char one[] = {0, 0, 8, 1, 0, 0, 0, 1, 1};
+    put_all();
+    memcpy(longer, images, sizeof images);
+    put("train-images-idx3-ubyte", longer, sizeof longer);
+    expect_bad("train-images-idx3-ubyte", "25 bytes, its header tells of 24");
+    put_all();
+    put("train-labels-idx1-ubyte", one, sizeof one);
+    expect_bad("train-labels-idx1-ubyte", "1 labels for 2 images");
+}
+
+Test(files, absurd_sizes_are_refused)
+{
+    unsigned char absurd[sizeof images];
+    put_all();
+    memcpy(absurd, images, sizeof images);
+    memset(absurd + 8, 0xff, 8); /* 2^32-1 pixels each way */
+    put("train-images-idx3-ubyte", absurd, sizeof absurd);
+    expect_bad("train-images-idx3-ubyte", "1024");
+    memcpy(absurd, images, sizeof images);
+    memset(absurd + 4, 0, 4);
+    put("train-images-idx3-ubyte", absurd, sizeof absurd);
+    expect_bad("train-images-idx3-ubyte", "empty");
+}
+
+Test(files, test_labels_unknown_to_training_are_refused)
+{
+    static const unsigned char strange[] = {0, 0, 8, 1, 0, 0, 0, 2, 1, 2};
+    struct data *data = NULL;
+    put_all();
+    put_gzip("t10k-labels-idx1-ubyte.gz", strange, sizeof strange);
+    EXPECT_FAIL(STATUS_FORMAT, "labels that the training set lacks", data_open(folder, 2, &data));
+}
+
+/* ---- Fashion-MNIST ---- */
+
+Test(fashion_mnist, is_what_it_should_be)
+{
+    struct data *data = NULL;
+    if (!file_exists(DATA_FOLDER "/train-images-idx3-ubyte.gz"))
+        cr_skip_test("Debian's dataset-fashion-mnist is not installed");
+    EXPECT_OK(data_open(NULL, 28, &data));
+    cr_assert_not_null(data);
+    cr_expect_eq(data_train_count(data), 60000);
+    cr_expect_eq(data_test_count(data), 10000);
+    cr_expect_eq(data_classes(data), 10);
+
+    enum { COUNT = 1000, PIXELS = 3 * 28 * 28 };
+    float *pixels = calloc((size_t)COUNT * PIXELS, sizeof *pixels);
+    int32_t label[COUNT];
+    cr_assert_not_null(pixels);
+    data_test_batch(data, 0, 10, COUNT, pixels, label);
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < (size_t)COUNT * PIXELS; i++) {
+        sum += pixels[i];
+        squares += (double)pixels[i] * pixels[i];
+    }
+    double mean = sum / ((double)COUNT * PIXELS);
+    cr_expect_float_eq(mean, 0, 0.05, "mean %f", mean);
+    cr_expect_float_eq(sqrt(squares / ((double)COUNT * PIXELS) - mean * mean), 1, 0.05);
+
+    static const int32_t first[] = {9, 2, 1, 1, 6}; /* as everyone sees them */
+    data_test_batch(data, 0, 1, 5, pixels, label);
+    for (int i = 0; i < 5; i++)
+        cr_expect_eq(label[i], first[i]);
+    free(pixels);
+    data_close(data);
+}
