@@ -1,9 +1,10 @@
 /* verify.c - proves a schedule by running it on symbols (verify.h).
  *
  * A trial has one progression for each worker and a world of values: for each leaf of the vector and of the scratch
- * planes, whose contributions it holds, whether it is finalised, and the hash of its expression tree. What has been
- * started waits in a list; a message is ready when both its ends have started. Values are read as late as allowed, and
- * a posted receive spoils its destination at once, so that an order that nothing guarantees shows in the result.
+ * planes, which chunk it is a part of, whose contributions it holds, whether it is finalised, and the hash of its
+ * expression tree. What has been started waits in a list; a message is ready when both its ends have started. Values
+ * are read as late as allowed, and a posted receive spoils its destination at once, so that an order that nothing
+ * guarantees shows in the result.
  *
  * Trials differ in what the contract leaves open: in place or not, the size of segments, how far ahead rounds are taken
  * in, and the order of starts and completions. The expression trees of all trials must be the same. Schedules with
@@ -58,6 +59,7 @@ static const struct trial halves[] = {
 struct value {
     uint64_t hash;  /* of the expression tree, alike for a+b and b+a */
     uint32_t round; /* of the latest write                           */
+    uint32_t leaf;  /* of the vector that it is a part of            */
     bool known;     /* false: never written, or about to be received */
     bool final;
 };
@@ -118,7 +120,7 @@ struct world {
     struct verify_result *result;
     bool mixing;
     size_t words; /* of a set: 64-bit words, or doubles when mixing           */
-    size_t cells; /* of a worker: vector, scratch planes, and last its input  */
+    size_t cells; /* of a worker: vector, input, scratch planes               */
     struct store store;
     struct progression **progression;
     struct channel *channel; /* open addressing; channels is a power of two */
@@ -231,14 +233,11 @@ static struct ref ref_of(const struct world *w, const struct store *store, size_
     return (struct ref){.value = store->value + i, .members = store->members + i * w->words};
 }
 
-/* Leaf i of a span of `worker`. Every leaf is one element; all leaves of an input are alike. */
+/* Leaf i of a span of `worker`. Every leaf is one element. */
 static struct ref ref_in(const struct world *w, int worker, const struct span *span, size_t i)
 {
-    size_t cell = w->cells - 1;
-    if (span->place == PLACE_VECTOR)
-        cell = span->offset + i;
-    else if (span->place == PLACE_SCRATCH)
-        cell = w->shape->chunks + span->offset + i;
+    static const size_t planes_before[] = {[PLACE_VECTOR] = 0, [PLACE_INPUT] = 1, [PLACE_SCRATCH] = 2};
+    const size_t cell = planes_before[span->place] * w->shape->chunks + span->offset + i;
     return ref_of(w, &w->store, (size_t)worker * w->cells + cell);
 }
 
@@ -311,11 +310,14 @@ static void check_weight(struct world *w, int worker, const struct op *op)
         report(w, FAULT_BAD_OP, "worker %d round %u: FINAL when mixing", worker, (unsigned)op->round);
 }
 
+/* What is finalised before it is complete shows when more is added; if nothing is, a contribution is missing. */
 static void combine_sets(struct world *w, int worker, size_t leaf, struct ref to, struct ref a, struct ref b,
                          const struct op *op)
 {
     const bool final = op->flags & OP_FINAL;
     const unsigned round = op->round;
+    if ((a.value->final && first_missing(w, a) >= 0) || (b.value->final && first_missing(w, b) >= 0))
+        report(w, FAULT_FINALISED_EARLY, "worker %d chunk %zu: there is more to add (round %u)", worker, leaf, round);
     if (final && (a.value->final || b.value->final))
         report(w, FAULT_FINALISED_TWICE, "worker %d chunk %zu (round %u)", worker, leaf, round);
     const int doubled = first_common(w, a, b);
@@ -323,10 +325,6 @@ static void combine_sets(struct world *w, int worker, size_t leaf, struct ref to
         report(w, FAULT_DOUBLED, "worker %d chunk %zu has worker %d twice (round %u)", worker, leaf, doubled, round);
     for (size_t i = 0; i < w->words; i++)
         to.members[i].bits = a.members[i].bits | b.members[i].bits;
-    const int missing = final ? first_missing(w, to) : -1;
-    if (missing >= 0)
-        report(w, FAULT_FINALISED_EARLY, "worker %d chunk %zu lacks worker %d (round %u)", worker, leaf, missing,
-               round);
 }
 
 /* to = a (+) weight * b; `leaf` for messages. */
@@ -335,8 +333,12 @@ static void combine(struct world *w, int worker, size_t leaf, struct ref to, str
 {
     const struct value made = {.hash = mix_pair(a.value->hash, b.value->hash),
                                .round = op->round,
+                               .leaf = a.value->leaf,
                                .known = a.value->known && b.value->known,
                                .final = op->flags & OP_FINAL};
+    if (made.known && a.value->leaf != b.value->leaf)
+        report(w, FAULT_MISSING, "worker %d adds a part of chunk %u to one of chunk %u (round %u)", worker,
+               (unsigned)b.value->leaf, (unsigned)a.value->leaf, (unsigned)op->round);
     for (size_t i = 0; w->mixing && i < w->words; i++)
         to.members[i].weight = a.members[i].weight + op->weight * b.members[i].weight;
     if (!w->mixing)
@@ -344,11 +346,11 @@ static void combine(struct world *w, int worker, size_t leaf, struct ref to, str
     *to.value = made;
 }
 
-/* The worker's own contribution in `ref`. */
-static void contribute(const struct world *w, struct ref ref, int worker)
+/* The worker's own contribution to `leaf` in `ref`. */
+static void contribute(const struct world *w, struct ref ref, int worker, uint32_t leaf)
 {
     spoil(w, ref);
-    *ref.value = (struct value){.hash = mix((uint64_t)worker + 1), .known = true};
+    *ref.value = (struct value){.hash = mix((uint64_t)worker + 1), .leaf = leaf, .known = true};
     if (w->mixing)
         ref.members[worker].weight = 1;
     else
@@ -356,9 +358,9 @@ static void contribute(const struct world *w, struct ref ref, int worker)
 }
 
 /* A complete chunk, as its owner has it before the spreading half. */
-static void make_complete(const struct world *w, struct ref ref)
+static void make_complete(const struct world *w, struct ref ref, uint32_t leaf)
 {
-    *ref.value = (struct value){.hash = 1, .known = true, .final = true};
+    *ref.value = (struct value){.hash = 1, .leaf = leaf, .known = true, .final = true};
     for (int i = 0; i < w->shape->workers; i++)
         ref.members[i / 64].bits |= (uint64_t)1 << (i % 64);
 }
@@ -367,14 +369,14 @@ static void set_up_values(struct world *w)
 {
     for (int r = 0; r < w->shape->workers; r++) {
         const struct span vector = {.place = PLACE_VECTOR, .count = w->shape->chunks};
-        const struct span input = {.place = PLACE_INPUT};
-        contribute(w, ref_in(w, r, &input, 0), r);
+        const struct span input = {.place = PLACE_INPUT, .count = w->shape->chunks};
         for (uint32_t c = 0; c < w->shape->chunks; c++) {
             const struct ref ref = ref_in(w, r, &vector, c);
+            contribute(w, ref_in(w, r, &input, c), r, c);
             if (w->trial->part == SPREADING_HALF && w->whole->algorithm->owner(w->whole, c) == r)
-                make_complete(w, ref);
+                make_complete(w, ref, c);
             else if (w->trial->part != SPREADING_HALF && w->trial->aliased)
-                contribute(w, ref, r);
+                contribute(w, ref, r, c);
         }
     }
 }
@@ -801,12 +803,18 @@ static void judge_leaf(struct world *w, int worker, uint32_t leaf, struct ref re
     const unsigned round = ref.value->round;
     const int missing = first_missing(w, ref);
     if (w->trial->part != WHOLE) {
+        if (ref.value->known && ref.value->leaf != leaf)
+            report(w, FAULT_OWNER, "worker %d chunk %u holds chunk %u", worker, (unsigned)leaf,
+                   (unsigned)ref.value->leaf);
         if (missing >= 0)
             report(w, FAULT_OWNER, "worker %d chunk %u lacks worker %d after %s rounds", worker, (unsigned)leaf,
                    missing,
                    w->trial->part == REDUCING_HALF ? "the reducing" : "spreading from the owners in the other");
         return;
     }
+    if (ref.value->known && ref.value->leaf != leaf)
+        report(w, FAULT_MISSING, "worker %d chunk %u holds chunk %u (round %u)", worker, (unsigned)leaf,
+               (unsigned)ref.value->leaf, round);
     if (missing >= 0)
         report(w, FAULT_MISSING, "worker %d chunk %u lacks worker %d (round %u)", worker, (unsigned)leaf, missing,
                round);
@@ -821,6 +829,8 @@ static void judge_sums(struct world *w)
     for (uint32_t c = 0; c < w->shape->chunks; c++)
         for (int i = 0; i < p; i++) {
             double row = 0, column = 0;
+            if (ref_in(w, i, &vector, c).value->leaf != c)
+                report(w, FAULT_MISSING, "worker %d chunk %u holds another chunk", i, (unsigned)c);
             for (int j = 0; j < p; j++) {
                 row += ref_in(w, i, &vector, c).members[j].weight;
                 column += ref_in(w, j, &vector, c).members[i].weight;
@@ -937,7 +947,7 @@ static enum status world_create(struct world *w)
     void *memory = NULL;
     w->mixing = w->whole->algorithm->traits & TRAIT_MIXING;
     w->words = w->mixing ? p : (p + 63) / 64;
-    w->cells = (size_t)w->shape->chunks * (1 + (size_t)w->shape->scratch) + 1;
+    w->cells = (size_t)w->shape->chunks * (2 + (size_t)w->shape->scratch);
     w->free_start = NONE;
     TRY(store_create(w, p * w->cells, &w->store));
     TRY(memory_zeroed(&memory, p, sizeof(struct progression *)));
