@@ -19,7 +19,8 @@
 #include "sim/sim.h"
 
 #define NONE UINT32_MAX
-#define LOOKAHEAD 16 /* ops that a worker takes in ahead of what is complete */
+#define LOOKAHEAD                                                                                                      \
+    8 /* ops that a worker takes in ahead of what is complete: more changes times by little and costs time */
 #define DEFAULT_WINDOW 4
 #define DESCRIBED_OPS 4
 

@@ -18,7 +18,7 @@
 
 /* How a worker goes about its schedule.
  *
- * overlap_reduction = true: as the executor does. A worker takes in ops ahead of what is complete, messages leave
+ * overlap_reduction = true: as the executor does. A worker takes in a few ops ahead of what is complete, messages leave
  * without asking (one that comes before its receive waits there), and only the worker's processor serialises its
  * reductions. overlap_reduction = false: as closed forms have it. A worker goes through its rounds one by one, its next
  * messages after its reductions, and a message moves when both sides have come to it.

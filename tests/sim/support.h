@@ -3,6 +3,8 @@
 #define CHORALE_TESTS_SIM_SUPPORT_H
 
 #include <math.h>
+#include <stdint.h>
+#include <string.h>
 
 #include "algos/spec.h"
 #include "sim/sim.h"
@@ -43,6 +45,15 @@ static inline struct sim_result simulate(const struct sim_request *request, cons
 static inline double time_of(const struct sim_request *request, const char *text, int workers, size_t count)
 {
     return simulate(request, text, workers, count).time_s;
+}
+
+static inline bool same_bits(double a, double b)
+{
+    uint64_t first;
+    uint64_t second;
+    memcpy(&first, &a, sizeof first);
+    memcpy(&second, &b, sizeof second);
+    return first == second;
 }
 
 static inline void expect_relative(double wanted, double value, double tolerance, const char *what)
