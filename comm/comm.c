@@ -155,7 +155,7 @@ static enum status flush_pending(struct comm *comm, bool *moved)
         task->flying = true;
         *moved = true;
         if (task->kind == TASK_RECEIVE)
-            TRY(executor_grant(comm, task));
+            TRY(executor_grant(task));
     }
     return STATUS_OK;
 }
@@ -167,7 +167,8 @@ enum status task_submit(struct comm *comm, struct task *task)
     return comm->pending.first == task ? flush_pending(comm, &moved) : STATUS_OK;
 }
 
-enum status comm_send_small(struct comm *comm, int peer, struct wire_header *header, const void *payload, size_t bytes)
+enum status comm_send_small(struct comm *comm, struct collective *collective, int peer, struct wire_header *header,
+                            const void *payload, size_t bytes)
 {
     struct task *task = NULL;
     TRY(task_take(comm, TASK_SMALL, &task));
@@ -180,6 +181,7 @@ enum status comm_send_small(struct comm *comm, int peer, struct wire_header *hea
     wire_encode(header, task->buffer);
     if (bytes > 0)
         memcpy((unsigned char *)task->buffer + WIRE_HEADER_BYTES, payload, bytes);
+    task->collective = collective;
     task->peer = peer;
     task->tag = WIRE_TAG_SMALL;
     task->data = task->buffer;
@@ -271,6 +273,8 @@ static enum status task_done(struct comm *comm, struct task *task)
         return pool_post(comm);
     }
     case TASK_SMALL:
+        if (task->collective != NULL)
+            executor_small_done(task->collective);
         task_give(comm, task);
         return STATUS_OK;
     default:
@@ -524,7 +528,7 @@ static enum status check_ranks(const struct comm *comm, const int *ranks, int co
 static enum status team_send(struct comm *comm, int peer, uint64_t hash, uint64_t value)
 {
     struct wire_header header = {.class = WIRE_TEAM, .hash = hash, .sequence = value};
-    return comm_send_small(comm, peer, &header, NULL, 0);
+    return comm_send_small(comm, NULL, peer, &header, NULL, 0);
 }
 
 static enum status team_await(struct comm *comm, int answers)

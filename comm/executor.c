@@ -32,6 +32,7 @@ struct collective {
     struct task_list expecting, ungranted, landed;
     struct early *early;
     bool *greets, *awaits; /* of each team rank: exchanges no element, so a hello goes out, or is awaited */
+    size_t outgoing;       /* small messages not yet out: the call lasts until they are                    */
     int hellos;            /* awaited and not yet come                                                     */
     struct collective_traffic traffic;
     struct collective *next, *previous; /* under way in the team                                          */
@@ -232,7 +233,7 @@ static enum status dispute(struct comm *comm, const struct collective *c, int pe
     size_t bytes = strlen(call);
     if (bytes > comm->small_bytes - WIRE_HEADER_BYTES)
         bytes = comm->small_bytes - WIRE_HEADER_BYTES;
-    return comm_send_small(comm, peer, &header, call, bytes);
+    return comm_send_small(comm, NULL, peer, &header, call, bytes);
 }
 
 static enum status call_arrived(struct comm *comm, const struct collective *c, const struct wire_header *header,
@@ -386,6 +387,20 @@ static struct wire_header header_for(const struct collective *c, enum wire_class
                                 .hash = c->hash};
 }
 
+/* A collective's small message: the call is not over before it is out, or its sender might leave with it unsent. */
+static enum status send_small(struct collective *c, int peer, enum wire_class class, const struct action *action,
+                              const void *payload, size_t bytes)
+{
+    struct wire_header header = header_for(c, class, action);
+    c->outgoing++;
+    return comm_send_small(c->team->comm, c, peer, &header, payload, bytes);
+}
+
+void executor_small_done(struct collective *collective)
+{
+    collective->outgoing--;
+}
+
 static enum status new_task(struct collective *c, enum task_kind kind, const struct action *action, struct task **task)
 {
     TRY(task_take(c->team->comm, kind, task));
@@ -404,8 +419,7 @@ static enum status start_send(struct collective *c, const struct action *action)
     c->traffic.bytes_sent += bytes;
     c->traffic.messages_sent += action->first;
     if (is_eager(c, bytes)) {
-        struct wire_header header = header_for(c, WIRE_EAGER, action);
-        TRY(comm_send_small(c->team->comm, c->team->ranks[action->op.peer], &header, data, bytes));
+        TRY(send_small(c, c->team->ranks[action->op.peer], WIRE_EAGER, action, data, bytes));
         progression_complete(c->running, action); /* the payload was copied */
         return STATUS_OK;
     }
@@ -448,13 +462,12 @@ static enum status start_post(struct collective *c, const struct action *action)
     return task_submit(c->team->comm, task);
 }
 
-enum status executor_grant(struct comm *comm, const struct task *task)
+enum status executor_grant(const struct task *task)
 {
     if (task->collective == NULL)
         return STATUS_OK;
-    struct wire_header header = header_for(task->collective, WIRE_GRANT, &task->action);
     task->collective->traffic.control_messages++;
-    return comm_send_small(comm, task->peer, &header, NULL, 0);
+    return send_small(task->collective, task->peer, WIRE_GRANT, &task->action, NULL, 0);
 }
 
 /* -------------------------------------------------------------------------------------------------------------
@@ -541,7 +554,7 @@ enum status executor_advance(struct comm *comm, bool *moved)
         for (struct collective *c = team->first; c != NULL;) {
             struct collective *next = c->next;
             TRY(advance(c, moved));
-            if (progression_finished(c->running) && c->hellos <= 0) {
+            if (progression_finished(c->running) && c->hellos <= 0 && c->outgoing == 0) {
                 c->traffic.finished_ns = clock_ns();
                 unlink_collective(c);
                 *moved = true;
@@ -581,6 +594,8 @@ void executor_describe(struct comm *comm, struct text *text)
         for (const struct collective *c = team->first; c != NULL; c = c->next) {
             text_addf(text, "%s%s of %zu bytes: ", any ? "; " : "", c->name, c->count * c->size);
             progression_describe(c->running, 4, text);
+            if (c->outgoing > 0)
+                text_addf(text, "%zu small messages not yet out", c->outgoing);
             if (c->hellos > 0)
                 text_addf(text, "%d workers have not said what they call", c->hellos);
             any = true;
@@ -631,13 +646,13 @@ static enum status send_hellos(struct collective *c)
 {
     const struct action none = {0};
     c->hellos = 0;
+    c->outgoing = 0;
     for (int r = 0; r < c->shape->workers; r++) {
         c->hellos += c->awaits[r];
         if (!c->greets[r])
             continue;
-        struct wire_header header = header_for(c, WIRE_HELLO, &none);
         c->traffic.control_messages++;
-        TRY(comm_send_small(c->team->comm, c->team->ranks[r], &header, NULL, 0));
+        TRY(send_small(c, c->team->ranks[r], WIRE_HELLO, &none, NULL, 0));
     }
     return STATUS_OK;
 }

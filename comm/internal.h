@@ -108,9 +108,9 @@ enum status landing_take(struct comm *comm, void **buffer) MUST_CHECK;
 enum status small_take(struct comm *comm, void **buffer) MUST_CHECK;
 /* Queue a task for the transport and try at once. */
 enum status task_submit(struct comm *comm, struct task *task) MUST_CHECK;
-/* Send a small message: header (source and bytes are filled in) and payload. */
-enum status comm_send_small(struct comm *comm, int peer, struct wire_header *header, const void *payload,
-                            size_t bytes) MUST_CHECK;
+/* Send a small message: header (source and bytes are filled in) and payload. A collective is told when it is out. */
+enum status comm_send_small(struct comm *comm, struct collective *collective, int peer, struct wire_header *header,
+                            const void *payload, size_t bytes) MUST_CHECK;
 enum status early_add(struct early **list, const struct wire_header *header, const void *payload) MUST_CHECK;
 /* One round of progress; *moved tells whether anything happened. */
 enum status comm_progress(struct comm *comm, bool *moved) MUST_CHECK;
@@ -121,10 +121,10 @@ enum status comm_idle(struct comm *comm, unsigned idle) MUST_CHECK;
 
 /* --- executor.c, for comm.c; the lock is held --- */
 enum status executor_arrived(struct comm *comm, const struct wire_header *header, const void *payload) MUST_CHECK;
-enum status executor_grant(struct comm *comm,
-                           const struct task *task) MUST_CHECK; /* the receive is posted: tell its sender */
+enum status executor_grant(const struct task *task) MUST_CHECK; /* the receive is posted: tell its sender */
 enum status executor_task_done(struct comm *comm,
                                struct task *task) MUST_CHECK;            /* RECEIVE or SEND; gives the task back */
+void executor_small_done(struct collective *collective);                 /* a small message of a collective is out */
 enum status executor_advance(struct comm *comm, bool *moved) MUST_CHECK; /* every collective under way */
 void executor_describe(struct comm *comm, struct text *text);            /* for timeouts               */
 

@@ -1,0 +1,459 @@
+/* test_executor.c - walks the catalogue: every exact schedule on every listed worker count, on loopback with shuffled
+ * and delayed delivery, over counts, element types, operators, in place and not, with exact integer data and guard
+ * bytes.
+ *
+ * All workers live in this process and are cranked by hand, so a failure repeats. One test for each (schedule,
+ * workers).
+ */
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "algos/spec.h"
+#include "comm/comm.h"
+#include "comm/transport.h"
+#include "tests/base/expect.h"
+
+#define MAX_WORKERS 26
+#define GUARD 64 /* bytes before and after each output */
+#define GUARD_BYTE 0xa5
+
+struct crank {
+    int workers;
+    struct comm *comm[MAX_WORKERS];
+};
+
+static void crank_open(struct crank *crank, int workers, enum loopback_mode mode, size_t segment, unsigned window)
+{
+    struct transport *transports[MAX_WORKERS];
+    cr_assert_leq(workers, MAX_WORKERS);
+    crank->workers = workers;
+    EXPECT_OK(loopback_open(workers, mode, 42, transports));
+    for (int r = 0; r < workers; r++) {
+        const struct comm_request request = {
+            .transport = transports[r], .segment = segment, .window = window, .deadline = 20};
+        EXPECT_OK(comm_open(&request, &crank->comm[r]));
+    }
+}
+
+static void crank_close(struct crank *crank)
+{
+    for (int r = 0; r < crank->workers; r++)
+        comm_close(crank->comm[r]);
+}
+
+/* Until all are done; the first failure's status otherwise. */
+static enum status crank_run(struct collective **collectives, int workers)
+{
+    int left = workers;
+    for (long rounds = 0; left > 0; rounds++) {
+        left = 0;
+        for (int r = 0; r < workers; r++) {
+            const enum status status = collective_test(collectives[r]);
+            if (status < 0)
+                return status;
+            left += status == STATUS_AGAIN;
+        }
+        if (rounds > 200000)
+            return fail(STATUS_TIMEOUT, "cranked too long");
+    }
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------
+ * data */
+
+/* Small integers that depend on rank and index: every partial sum is exact in every type, in any order. */
+static long value(int rank, size_t i)
+{
+    return (long)((i * 7 + (size_t)rank * 13 + i / 11) % 41) - 20;
+}
+
+static long reduced(enum reduce_op op, int workers, size_t i)
+{
+    long result = value(0, i);
+    for (int r = 1; r < workers; r++) {
+        const long v = value(r, i);
+        if (op == REDUCE_MIN)
+            result = v < result ? v : result;
+        else if (op == REDUCE_MAX)
+            result = v > result ? v : result;
+        else
+            result += v;
+    }
+    return result;
+}
+
+static void put(enum dtype dtype, void *data, size_t i, long v)
+{
+    switch (dtype) {
+    case DTYPE_F32:
+        ((float *)data)[i] = (float)v;
+        break;
+    case DTYPE_F64:
+        ((double *)data)[i] = (double)v;
+        break;
+    case DTYPE_I32:
+        ((int32_t *)data)[i] = (int32_t)v;
+        break;
+    default:
+        ((int64_t *)data)[i] = v;
+    }
+}
+
+/* Element i is `total` (for the mean: divided by workers once, integers truncated). */
+static bool is_right(enum dtype dtype, enum reduce_op op, const void *data, size_t i, long total, int workers)
+{
+    const int divisor = op == REDUCE_AVG ? workers : 1;
+    switch (dtype) {
+    case DTYPE_F32:
+        return ((const float *)data)[i] == (float)total / (float)divisor;
+    case DTYPE_F64:
+        return ((const double *)data)[i] == (double)total / divisor;
+    case DTYPE_I32:
+        return ((const int32_t *)data)[i] == (int32_t)(total / divisor);
+    default:
+        return ((const int64_t *)data)[i] == total / divisor;
+    }
+}
+
+struct buffers {
+    unsigned char *input[MAX_WORKERS], *block[MAX_WORKERS], *output[MAX_WORKERS];
+};
+
+static void buffers_make(struct buffers *b, int workers, size_t count, enum dtype dtype, bool in_place)
+{
+    const size_t bytes = count * dtype_size(dtype);
+    for (int r = 0; r < workers; r++) {
+        b->block[r] = malloc(bytes + 2 * GUARD);
+        b->input[r] = malloc(bytes + 1);
+        cr_assert(b->block[r] != NULL && b->input[r] != NULL);
+        memset(b->block[r], GUARD_BYTE, bytes + 2 * GUARD);
+        b->output[r] = b->block[r] + GUARD;
+        for (size_t i = 0; i < count; i++)
+            put(dtype, in_place ? b->output[r] : b->input[r], i, value(r, i));
+    }
+}
+
+static void buffers_free(struct buffers *b, int workers)
+{
+    for (int r = 0; r < workers; r++) {
+        free(b->block[r]);
+        free(b->input[r]);
+    }
+}
+
+static void buffers_check(const struct buffers *b, int workers, size_t count, enum dtype dtype, enum reduce_op op,
+                          bool in_place, const char *name)
+{
+    const size_t bytes = count * dtype_size(dtype);
+    for (size_t i = 0; i < count; i++) {
+        const long total = reduced(op, workers, i);
+        for (int r = 0; r < workers; r++)
+            cr_assert(is_right(dtype, op, b->output[r], i, total, workers),
+                      "%s p=%d count=%zu %s %s %s: worker %d element %zu is wrong", name, workers, count,
+                      dtype_name(dtype), reduce_op_name(op), in_place ? "in place" : "out of place", r, i);
+    }
+    for (int r = 0; r < workers; r++) {
+        for (size_t g = 0; g < GUARD; g++)
+            cr_assert(b->block[r][g] == GUARD_BYTE && b->output[r][bytes + g] == GUARD_BYTE,
+                      "%s p=%d count=%zu: worker %d wrote outside its buffer", name, workers, count, r);
+        for (size_t i = 0; !in_place && i < count; i++)
+            cr_assert(is_right(dtype, REDUCE_SUM, b->input[r], i, value(r, i), 1), "%s: worker %d changed its input",
+                      name, r);
+    }
+}
+
+/* -----------------------------------------------------------------------------------------------------------------
+ * cases */
+
+static void run_case(struct crank *crank, const struct shape *shape, const char *name, size_t count, enum dtype dtype,
+                     enum reduce_op op, bool in_place)
+{
+    struct collective *collectives[MAX_WORKERS];
+    struct buffers buffers;
+    const int p = crank->workers;
+    buffers_make(&buffers, p, count, dtype, in_place);
+    for (int r = 0; r < p; r++) {
+        const struct collective_request request = {
+            .team = comm_world(crank->comm[r]), .shape = shape, .name = name, .count = count, .dtype = dtype, .op = op};
+        EXPECT_OK(collective_create(&request, &collectives[r]));
+    }
+    for (int r = 0; r < p; r++)
+        EXPECT_OK(collective_start(collectives[r], in_place ? buffers.output[r] : buffers.input[r], buffers.output[r]));
+    const enum status status = crank_run(collectives, p);
+    cr_assert_eq(status, STATUS_OK, "%s p=%d count=%zu: %s", name, p, count, status_message());
+    buffers_check(&buffers, p, count, dtype, op, in_place, name);
+    for (int r = 0; r < p; r++) {
+        struct collective_traffic traffic;
+        size_t bytes = 0, messages = 0;
+        collective_traffic(collectives[r], &traffic);
+        EXPECT_OK(shape_traffic(shape, r, count, dtype_size(dtype), &bytes, &messages));
+        cr_assert_eq(traffic.bytes_sent, bytes, "%s p=%d count=%zu worker %d: sent %zu bytes, schedule says %zu", name,
+                     p, count, r, traffic.bytes_sent, bytes);
+        cr_assert_eq(traffic.messages_sent, messages);
+        collective_destroy(collectives[r]);
+    }
+    buffers_free(&buffers, p);
+}
+
+static void run_all_cases(const char *spec_text, const struct layout *layout)
+{
+    struct spec spec;
+    struct shape *shape = NULL;
+    struct crank crank;
+    const int p = layout->workers;
+    EXPECT_OK(spec_parse(spec_text, &spec));
+    EXPECT_OK(spec_shape(&spec, layout, 0, 0, &shape));
+    const size_t counts[] = {0, 1, (size_t)p - 1, (size_t)p, (size_t)p + 1, 1000, 65537};
+    for (int mode = LOOPBACK_SHUFFLED; mode <= LOOPBACK_DELAYED; mode++) {
+        crank_open(&crank, p, (enum loopback_mode)mode, mode == LOOPBACK_SHUFFLED ? 16384 : 3000,
+                   mode == LOOPBACK_SHUFFLED ? 4 : 1);
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+            for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+                for (int op = 0; op < REDUCE_OP_COUNT; op++)
+                    for (int in_place = 0; in_place < 2; in_place++) {
+                        if (mode == LOOPBACK_DELAYED && counts[k] > 1000 && (dtype + op + in_place + p) % 8 != 0)
+                            continue; /* the delayed pass samples the long vectors */
+                        run_case(&crank, shape, spec_text, counts[k], (enum dtype)dtype, (enum reduce_op)op, in_place);
+                    }
+        crank_close(&crank);
+    }
+    shape_destroy(shape);
+    spec_release(&spec);
+}
+
+struct exact_case {
+    char spec[48];
+    int workers;
+};
+
+ParameterizedTestParameters(executor, exact)
+{
+    static const int sizes[] = {1, 2, 3, 4, 5, 7, 8, 13, 16};
+    size_t algorithms = 0, n = 0;
+    const struct algorithm *const *list = catalogue_algorithms(&algorithms);
+    struct exact_case *cases = cr_malloc(algorithms * 9 * sizeof *cases);
+    for (size_t a = 0; a < algorithms; a++)
+        for (size_t s = 0; s < 9; s++) {
+            if (list[a]->traits & TRAIT_INEXACT)
+                continue;
+            snprintf(cases[n].spec, sizeof cases[n].spec, "%s", list[a]->name);
+            cases[n++].workers = sizes[s];
+        }
+    return cr_make_param_array(struct exact_case, cases, n);
+}
+
+ParameterizedTest(struct exact_case *c, executor, exact)
+{
+    struct layout layout;
+    EXPECT_OK(layout_flat(c->workers, &layout));
+    run_all_cases(c->spec, &layout);
+    layout_release(&layout);
+}
+
+struct node_case {
+    char spec[48], layout[24];
+};
+
+ParameterizedTestParameters(executor, hierarchical_nodes)
+{
+    static const char *const specs[] = {"hierarchical", "hierarchical:inter=rhd", "hierarchical:intra=rhd,inter=rd",
+                                        "hierarchical:intra=binomial"};
+    static const char *const layouts[] = {"4+2", "3+3+3+2", "2x4"};
+    size_t n = 0;
+    struct node_case *cases = cr_malloc(16 * sizeof *cases);
+    for (size_t s = 0; s < 4; s++)
+        for (size_t l = 0; l < 3; l++) {
+            snprintf(cases[n].spec, sizeof cases[n].spec, "%s", specs[s]);
+            snprintf(cases[n++].layout, sizeof cases[n].layout, "%s", layouts[l]);
+        }
+    snprintf(cases[n].spec, sizeof cases[n].spec, "hierarchical:intra=binomial");
+    snprintf(cases[n++].layout, sizeof cases[n].layout, "5+6+7+8");
+    return cr_make_param_array(struct node_case, cases, n);
+}
+
+ParameterizedTest(struct node_case *c, executor, hierarchical_nodes)
+{
+    struct layout layout;
+    EXPECT_OK(layout_parse(c->layout, 0, &layout));
+    run_all_cases(c->spec, &layout);
+    layout_release(&layout);
+}
+
+/* --------------------------------------------------------------------------------------------------------------
+ * behaviour */
+
+static struct shape *flat_shape(const char *text, int workers)
+{
+    struct spec spec;
+    struct layout layout;
+    struct shape *shape = NULL;
+    EXPECT_OK(spec_parse(text, &spec));
+    EXPECT_OK(layout_flat(workers, &layout));
+    EXPECT_OK(spec_shape(&spec, &layout, 0, 0, &shape));
+    layout_release(&layout);
+    spec_release(&spec);
+    return shape;
+}
+
+static void make(struct crank *crank, int r, const struct shape *shape, const char *name, size_t count,
+                 enum dtype dtype, struct collective **c)
+{
+    const struct collective_request request = {.team = comm_world(crank->comm[r]),
+                                               .shape = shape,
+                                               .name = name,
+                                               .count = count,
+                                               .dtype = dtype,
+                                               .op = REDUCE_SUM};
+    EXPECT_OK(collective_create(&request, c));
+}
+
+/* Several collectives of one team under way at once, started in one order, finished in any. */
+Test(executor, several_in_flight)
+{
+    enum { P = 5, N = 6 };
+    struct crank crank;
+    struct shape *shape = flat_shape("ring", P);
+    struct collective *c[N][P];
+    static float data[N][P][700];
+    crank_open(&crank, P, LOOPBACK_DELAYED, 1024, 2);
+    for (int k = 0; k < N; k++)
+        for (int r = 0; r < P; r++) {
+            for (size_t i = 0; i < 700; i++)
+                data[k][r][i] = (float)(value(r, i) + k);
+            make(&crank, r, shape, "ring", 700, DTYPE_F32, &c[k][r]);
+        }
+    for (int r = 0; r < P; r++)
+        for (int k = 0; k < N; k++)
+            EXPECT_OK(collective_start(c[k][r], data[k][r], data[k][r]));
+    for (int k = N - 1; k >= 0; k--)
+        EXPECT_OK(crank_run(c[k], P));
+    for (int k = 0; k < N; k++)
+        for (int r = 0; r < P; r++) {
+            for (size_t i = 0; i < 700; i++)
+                cr_assert_eq(data[k][r][i], (float)(reduced(REDUCE_SUM, P, i) + k * P));
+            collective_destroy(c[k][r]);
+        }
+    crank_close(&crank);
+    shape_destroy(shape);
+}
+
+/* One collective run again and again gives the same result. */
+Test(executor, restarts)
+{
+    enum { P = 3 };
+    struct crank crank;
+    struct shape *shape = flat_shape("rhd", P);
+    struct collective *c[P];
+    int64_t data[P][50];
+    crank_open(&crank, P, LOOPBACK_SHUFFLED, 4096, 4);
+    for (int r = 0; r < P; r++)
+        make(&crank, r, shape, "rhd", 50, DTYPE_I64, &c[r]);
+    for (int run = 0; run < 100; run++) {
+        for (int r = 0; r < P; r++) {
+            for (size_t i = 0; i < 50; i++)
+                data[r][i] = value(r, i + (size_t)run);
+            EXPECT_OK(collective_start(c[r], data[r], data[r]));
+        }
+        EXPECT_OK(crank_run(c, P));
+        for (int r = 0; r < P; r++)
+            for (size_t i = 0; i < 50; i++)
+                cr_assert_eq(data[r][i], reduced(REDUCE_SUM, P, i + (size_t)run));
+    }
+    for (int r = 0; r < P; r++)
+        collective_destroy(c[r]);
+    crank_close(&crank);
+    shape_destroy(shape);
+}
+
+static enum status run_two_calls(size_t count0, size_t count1, const char *name0, const char *name1)
+{
+    struct crank crank;
+    struct shape *shape0 = flat_shape(name0, 2), *shape1 = flat_shape(name1, 2);
+    struct collective *c[2];
+    float *data = calloc(2 * 100000, sizeof *data);
+    cr_assert_not_null(data);
+    crank_open(&crank, 2, LOOPBACK_IN_ORDER, 4096, 4);
+    make(&crank, 0, shape0, name0, count0, DTYPE_F32, &c[0]);
+    make(&crank, 1, shape1, name1, count1, DTYPE_F32, &c[1]);
+    enum status status = collective_start(c[0], data, data);
+    if (status >= 0)
+        status = collective_start(c[1], data + 100000, data + 100000);
+    for (int i = 0; status >= 0 && i < 1000; i++) { /* both keep going: each must hear of it */
+        status = collective_test(c[0]);
+        if (status >= 0)
+            status = collective_test(c[1]);
+    }
+    collective_destroy(c[0]);
+    collective_destroy(c[1]);
+    crank_close(&crank);
+    shape_destroy(shape0);
+    shape_destroy(shape1);
+    free(data);
+    return status;
+}
+
+/* Workers that call different things are told both calls, at any size, zero included. */
+Test(executor, mismatch_names_both_calls)
+{
+    static const size_t counts[][2] = {{1000, 999}, {1, 2}, {0, 5}, {5, 0}, {90000, 90001}, {90000, 10}};
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+        const enum status status = run_two_calls(counts[k][0], counts[k][1], "ring", "ring");
+        cr_assert_eq(status, STATUS_MISMATCH, "counts %zu and %zu: %s %s", counts[k][0], counts[k][1],
+                     status_name(status), status_message());
+    }
+    cr_assert_eq(run_two_calls(1000, 999, "ring", "ring"), STATUS_MISMATCH);
+    cr_assert_not_null(strstr(status_message(), "1000"));
+    cr_assert_not_null(strstr(status_message(), "999"));
+    cr_assert_eq(run_two_calls(1000, 1000, "ring", "rhd"), STATUS_MISMATCH);
+    cr_assert_not_null(strstr(status_message(), "ring"));
+}
+
+/* A worker that never comes: the wait ends at its deadline and says what it waited for. */
+Test(executor, deadline_says_what)
+{
+    struct transport *transports[2];
+    struct comm *comm[2];
+    struct shape *shape = flat_shape("ring", 2);
+    struct collective *c;
+    float data[100] = {0};
+    EXPECT_OK(loopback_open(2, LOOPBACK_IN_ORDER, 1, transports));
+    for (int r = 0; r < 2; r++) {
+        const struct comm_request request = {.transport = transports[r], .deadline = 0.2};
+        EXPECT_OK(comm_open(&request, &comm[r]));
+    }
+    const struct collective_request request = {.team = comm_world(comm[0]),
+                                               .shape = shape,
+                                               .name = "ring",
+                                               .count = 100,
+                                               .dtype = DTYPE_F32,
+                                               .op = REDUCE_SUM};
+    EXPECT_OK(collective_create(&request, &c));
+    EXPECT_OK(collective_start(c, data, data));
+    cr_assert_eq(collective_wait(c), STATUS_TIMEOUT);
+    cr_assert_not_null(strstr(status_message(), "ring"), "%s", status_message());
+    cr_assert_not_null(strstr(status_message(), "from 1"), "%s", status_message());
+    collective_destroy(c);
+    comm_close(comm[0]);
+    comm_close(comm[1]);
+    shape_destroy(shape);
+}
+
+Test(executor, bad_buffers_are_refused)
+{
+    struct crank crank;
+    struct shape *shape = flat_shape("ring", 1);
+    struct collective *c;
+    double data[20] = {0};
+    crank_open(&crank, 1, LOOPBACK_IN_ORDER, 0, 0);
+    make(&crank, 0, shape, "ring", 10, DTYPE_F64, &c);
+    EXPECT_FAIL(STATUS_USAGE, "overlap", collective_start(c, data, data + 5));
+    EXPECT_FAIL(STATUS_USAGE, "aligned", collective_start(c, (char *)data + 4, data + 10));
+    EXPECT_FAIL(STATUS_USAGE, "missing", collective_start(c, NULL, data));
+    collective_destroy(c);
+    crank_close(&crank);
+    shape_destroy(shape);
+}
