@@ -1,0 +1,249 @@
+/* test_verify.c - the verifier proves what is right: the catalogue, hierarchies, mixing steps; and says what is equal.
+ * What is wrong is in test_mutants.c.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "algos/spec.h"
+#include "algos/verify.h"
+#include "tests/algos/support_toy.h"
+
+/* The shape of a spec, NULL when it is refused. */
+static struct shape *shape_of(const char *text, const struct layout *layout)
+{
+    struct spec spec;
+    struct shape *shape = NULL;
+    cr_assert_eq(spec_parse(text, &spec), STATUS_OK, "%s", status_message());
+    const enum status status = spec_shape(&spec, layout, 0, 1000, &shape);
+    cr_assert(status == STATUS_OK || status == STATUS_REFUSED, "%s: %s", text, status_message());
+    spec_release(&spec);
+    return shape;
+}
+
+static struct verify_result result_of(const struct shape *shape)
+{
+    struct verify_result result;
+    cr_assert_eq(verify_shape(shape, &result), STATUS_OK, "%s", status_message());
+    return result;
+}
+
+/* ---- the catalogue ---- */
+
+static void expect_all_proved(int workers)
+{
+    struct spec *specs = NULL;
+    size_t count = 0;
+    struct layout layout;
+    cr_assert_eq(layout_flat(workers, &layout), STATUS_OK);
+    cr_assert_eq(spec_list_parse("all", &specs, &count), STATUS_OK, "%s", status_message());
+    cr_assert_gt(count, 0);
+    for (size_t i = 0; i < count; i++) {
+        struct shape *shape = NULL;
+        const char *name = specs[i].algorithm->name;
+        const enum status status = spec_shape(&specs[i], &layout, 0, 1000, &shape);
+        if (status == STATUS_REFUSED && !(specs[i].algorithm->traits & TRAIT_ANY_SIZE))
+            continue;
+        cr_assert_eq(status, STATUS_OK, "%s: %s", name, status_message());
+        const struct verify_result result = result_of(shape);
+        cr_expect(result.ok, "%s, %d workers: %s", name, workers, result.reason);
+        cr_expect_eq(result.fault, FAULT_NONE);
+        shape_destroy(shape);
+    }
+    spec_list_release(specs, count);
+    layout_release(&layout);
+}
+
+Test(verify, proves_the_catalogue_on_small_teams)
+{
+    for (int p = 1; p <= 33; p++)
+        expect_all_proved(p);
+}
+
+Test(verify, proves_the_catalogue_where_a_set_of_workers_needs_another_word)
+{
+    const int sizes[] = {64, 65, 127, 128, 129, 130};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        expect_all_proved(sizes[i]);
+}
+
+/* ---- hierarchies ---- */
+
+/* All pairs of what can be inside and between nodes; how many were not refused. */
+static int expect_hierarchies_proved(const char *nodes, int workers)
+{
+    size_t count = 0;
+    int proved = 0;
+    const struct algorithm *const *algorithms = catalogue_algorithms(&count);
+    struct layout layout;
+    cr_assert_eq(layout_parse(nodes, workers, &layout), STATUS_OK, "%s", status_message());
+    for (size_t a = 0; a < count; a++)
+        for (size_t b = 0; b < count; b++) {
+            char text[256];
+            if (algorithms[a]->owner == NULL || (algorithms[b]->traits & TRAIT_INEXACT))
+                continue;
+            (void)snprintf(text, sizeof text, "hierarchical:intra=%s,inter=%s", algorithms[a]->name,
+                           algorithms[b]->name);
+            struct shape *shape = shape_of(text, &layout);
+            if (shape == NULL)
+                continue;
+            const struct verify_result result = result_of(shape);
+            cr_expect(result.ok, "%s on %s: %s", text, nodes, result.reason);
+            proved++;
+            shape_destroy(shape);
+        }
+    layout_release(&layout);
+    return proved;
+}
+
+Test(verify, proves_hierarchies_of_unequal_nodes)
+{
+    cr_expect_geq(expect_hierarchies_proved("4+2", 6), 9);
+    cr_expect_geq(expect_hierarchies_proved("3+3+3+2", 11), 9);
+    cr_expect_geq(expect_hierarchies_proved("5+6+7+8", 26), 3, "what has one chunk goes on any nodes");
+}
+
+Test(verify, proves_hierarchies_of_equal_nodes)
+{
+    cr_expect_geq(expect_hierarchies_proved("2x4", 8), 9);
+    cr_expect_geq(expect_hierarchies_proved("4x2", 8), 9);
+    cr_expect_geq(expect_hierarchies_proved("1x6", 6), 9);
+    cr_expect_geq(expect_hierarchies_proved("6x1", 6), 9);
+}
+
+Test(verify, proves_hierarchies_in_hierarchies)
+{
+    const char *const specs[] = {"hierarchical:group=4,intra=ring,inter=[hierarchical:group=2,intra=rhd,inter=rd]",
+                                 "hierarchical:group=8,intra=[hierarchical:group=2,intra=ring,inter=rhd],inter=ring"};
+    struct layout layout;
+    cr_assert_eq(layout_flat(16, &layout), STATUS_OK);
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        struct shape *shape = shape_of(specs[i], &layout);
+        cr_assert_not_null(shape, "%s", status_message());
+        const struct verify_result result = result_of(shape);
+        cr_expect(result.ok, "%s: %s", specs[i], result.reason);
+        shape_destroy(shape);
+    }
+    layout_release(&layout);
+}
+
+/* ---- what is equal ---- */
+
+static struct verify_result flat_result(const char *text, int workers)
+{
+    struct layout layout;
+    cr_assert_eq(layout_flat(workers, &layout), STATUS_OK);
+    struct shape *shape = shape_of(text, &layout);
+    cr_assert_not_null(shape, "%s", status_message());
+    const struct verify_result result = result_of(shape);
+    shape_destroy(shape);
+    layout_release(&layout);
+    return result;
+}
+
+Test(verify, tells_whether_the_result_depends_on_the_count)
+{
+    const int sizes[] = {4, 6, 7, 8};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        cr_expect(flat_result("rd", sizes[i]).equal_bits);
+        cr_expect(flat_result("ring", sizes[i]).equal_bits);
+        cr_expect_not(flat_result("ring", sizes[i]).count_independent, "another order of additions in each chunk");
+        cr_expect(flat_result("rhd", sizes[i]).count_independent);
+        cr_expect(flat_result("binomial", sizes[i]).count_independent);
+    }
+}
+
+/* Everyone adds the others to its own, in ascending order: ((0+1)+2), ((1+0)+2), ((2+0)+1). */
+TOY(own_first, TOY_SEND(0, 0, 0, 1, 0, 1), TOY_SEND(0, 0, 0, 2, 0, 1), TOY_REDUCE(0, 0, 0, 1, 0, 1),
+    TOY_FINAL(0, 0, 0, 2, 0, 1), TOY_SEND(1, 0, 0, 0, 0, 1), TOY_SEND(1, 0, 0, 2, 0, 1), TOY_REDUCE(1, 0, 0, 0, 0, 1),
+    TOY_FINAL(1, 0, 0, 2, 0, 1), TOY_SEND(2, 0, 0, 0, 0, 1), TOY_SEND(2, 0, 0, 1, 0, 1), TOY_REDUCE(2, 0, 0, 0, 0, 1),
+    TOY_FINAL(2, 0, 0, 1, 0, 1));
+
+Test(verify, tells_whether_workers_have_equal_bits)
+{
+    const struct shape shape = toy_shape(&own_first, 3, 1, 1);
+    const struct verify_result result = result_of(&shape);
+    cr_expect(result.ok, "%s", result.reason);
+    cr_expect_not(result.equal_bits);
+    cr_expect_not(result.count_independent);
+}
+
+/* ---- what is no reduction ---- */
+
+Test(verify, says_what_none_lacks)
+{
+    cr_expect(flat_result("none", 1).ok);
+    const struct verify_result result = flat_result("none", 3);
+    cr_expect_not(result.ok);
+    cr_expect_eq(result.fault, FAULT_MISSING);
+    cr_expect_str_eq(result.reason, "missing-contribution: worker 0 chunk 0 lacks worker 1 (round 0)");
+}
+
+Test(verify, proves_mixing_steps_of_all_graphs)
+{
+    size_t count = 0;
+    const struct graph *const *graphs = catalogue_graphs(&count);
+    for (size_t g = 0; g < count; g++)
+        for (int p = 1; p <= 20; p++) {
+            if (graphs[g]->check(p) < 0)
+                continue;
+            for (uint64_t step = 0; step < graphs[g]->period(p); step++) {
+                struct shape *shape = NULL;
+                cr_assert_eq(mixing_shape(graphs[g], p, step, &shape), STATUS_OK, "%s", status_message());
+                const struct verify_result result = result_of(shape);
+                cr_expect(result.ok, "%s, %d workers, step %llu: %s", graphs[g]->name, p, (unsigned long long)step,
+                          result.reason);
+                shape_destroy(shape);
+            }
+        }
+}
+
+#define TOY_SCALE(r, w)                                                                                                \
+    {                                                                                                                  \
+        (r),                                                                                                           \
+        {                                                                                                              \
+            .kind = OP_SCALE, .peer = -1, .dst = TOY_LEAVES(0, 1), .weight = (w)                                       \
+        }                                                                                                              \
+    }
+#define TOY_MIX(r, q, w)                                                                                               \
+    {                                                                                                                  \
+        (r),                                                                                                           \
+        {                                                                                                              \
+            .kind = OP_RECV_REDUCE, .peer = (q), .dst = TOY_LEAVES(0, 1), .weight = (w)                                \
+        }                                                                                                              \
+    }
+TOY(fair, TOY_SEND(0, 0, 0, 1, 0, 1), TOY_SCALE(0, 0.75), TOY_MIX(0, 1, 0.25), TOY_SEND(1, 0, 0, 0, 0, 1),
+    TOY_SCALE(1, 0.75), TOY_MIX(1, 0, 0.25));
+TOY(row_of_more, TOY_SEND(0, 0, 0, 1, 0, 1), TOY_SCALE(0, 0.75), TOY_MIX(0, 1, 0.25), TOY_SEND(1, 0, 0, 0, 0, 1),
+    TOY_SCALE(1, 0.75), TOY_MIX(1, 0, 0.5));
+TOY(one_gives_more, TOY_SEND(0, 0, 0, 1, 0, 1), TOY_SCALE(0, 0.75), TOY_MIX(0, 1, 0.25), TOY_SEND(1, 0, 0, 0, 0, 1),
+    TOY_SCALE(1, 0.5), TOY_MIX(1, 0, 0.5));
+TOY(sent_too_late, TOY_SCALE(0, 0.75), TOY_SEND(0, 0, 0, 1, 0, 1), TOY_MIX(0, 1, 0.25), TOY_SEND(1, 0, 0, 0, 0, 1),
+    TOY_SCALE(1, 0.75), TOY_MIX(1, 0, 0.25));
+
+static void expect_mixing(struct toy *toy, enum fault fault)
+{
+    struct shape shape = toy_shape(toy, 2, 1, 1);
+    struct algorithm algorithm = *shape.algorithm;
+    algorithm.traits = TRAIT_INEXACT | TRAIT_MIXING;
+    shape.algorithm = &algorithm;
+    const struct verify_result result = result_of(&shape);
+    cr_expect_eq(result.fault, fault, "%s instead of %s: %s", fault_name(result.fault), fault_name(fault),
+                 result.reason);
+}
+
+Test(verify, finds_rows_and_columns_that_do_not_sum_to_one)
+{
+    expect_mixing(&fair, FAULT_NONE);
+    expect_mixing(&row_of_more, FAULT_WEIGHTS);
+    expect_mixing(&one_gives_more, FAULT_WEIGHTS);
+    expect_mixing(&sent_too_late, FAULT_WEIGHTS);
+}
+
+Test(verify, has_a_name_for_every_fault)
+{
+    for (int a = FAULT_NONE; a <= FAULT_WEIGHTS; a++)
+        for (int b = FAULT_NONE; b < a; b++)
+            cr_expect_str_neq(fault_name((enum fault)a), fault_name((enum fault)b));
+}
