@@ -22,7 +22,7 @@ struct trainee {
 
 static float *floats(size_t count)
 {
-    float *values = calloc(count, sizeof *values);
+    float *values = calloc(count + 1, sizeof *values);
     cr_assert_not_null(values);
     return values;
 }

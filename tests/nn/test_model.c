@@ -12,6 +12,7 @@ static struct model *make(const char *name, int classes, int image_size)
 {
     struct model *model = NULL;
     OK(model_create(name, classes, image_size, &model));
+    cr_assert_not_null(model);
     return model;
 }
 
@@ -43,6 +44,7 @@ static int find_layer(const struct model *model, const char *name)
 
 static const struct tensor *find_tensor(const struct model *model, const char *name)
 {
+    cr_assert_not_null(model->tensor);
     for (int t = 0; t < model->tensors; t++) {
         if (strcmp(model->tensor[t].name, name) == 0)
             return &model->tensor[t];
