@@ -129,8 +129,9 @@ static enum status progress_failed(struct fabric *fabric, struct transfer **done
         return STATUS_OK;
     char text[256] = "";
     const char *words = fi_cq_strerror(fabric->cq, entry.prov_errno, entry.err_data, text, sizeof text);
+    int error = abs(entry.err); /* shm gives some of them with a minus */
     transfer->bytes = 0;
-    transfer->status = fail(failed_status(entry.err), "%s: transfer: %s (%s)", fabric->name, fi_strerror(entry.err),
+    transfer->status = fail(failed_status(error), "%s: transfer: %s (%s)", fabric->name, fi_strerror(error),
                             words != NULL ? words : text);
     done[(*count)++] = transfer;
     return STATUS_OK;

@@ -5,6 +5,8 @@
  * Threads: a transport is used by one thread at a time; the executor's lock sees to it. Nothing blocks except `wait`.
  * Messages are matched by exact tag under the receive's `ignore` mask; several messages of one tag from one peer arrive in
  * order. A receive should stand before its message comes; what comes first is kept by the provider, within its limits.
+ * A message must not be longer than its receive: loopback says so (STATUS_FORMAT), and so do libfabric's providers at best;
+ * at worst shm's copy never ends and tcp drops the connection.
  */
 #ifndef CHORALE_COMM_TRANSPORT_H
 #define CHORALE_COMM_TRANSPORT_H
@@ -31,7 +33,8 @@ struct transfer {
 struct transport;
 
 struct transport_ops {
-    void (*close)(struct transport *transport); /* accepts NULL; outstanding transfers are abandoned */
+    /* Accepts NULL; outstanding transfers are abandoned. To be called when everyone has what was sent (a barrier). */
+    void (*close)(struct transport *transport);
     /* Start a send or receive. STATUS_AGAIN: no room now, call progress() and try again (bounded by the caller's deadline:
      * a dead peer answers AGAIN for ever). Completion is reported by progress(), also for small messages. */
     enum status (*send)(struct transport *transport, int peer, uint64_t tag, const void *data, size_t bytes,

@@ -1,0 +1,161 @@
+/* test_fabric.c - the libfabric transport: worker_fabric runs the checks, two to four workers at a time; what needs one
+ * worker only is checked here. */
+#include <criterion/criterion.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/host.h"
+#include "comm/job.h"
+#include "comm/launch.h"
+#include "comm/transport.h"
+#include "tests/base/expect.h"
+
+#define WORKER CHORALE_WORKERS "/comm_worker_fabric"
+
+static void check(const char *transport, const char *what, int workers)
+{
+    char *argv[] = {(char *)(size_t)WORKER, (char *)(size_t)transport, (char *)(size_t)what, NULL};
+    struct launch_request request = {.workers = workers, .argv = argv, .label = true, .must_join = true};
+    struct launch_result result = {.exit_code = -1};
+    EXPECT_OK(launch_local(&request, &result));
+    cr_expect(result.exit_code == 0, "%s over %s with %d workers: exit %d: %s", what, transport, workers,
+              result.exit_code, result.message);
+}
+
+static void check_both(const char *what, int workers)
+{
+    check("shm", what, workers);
+    check("tcp", what, workers);
+}
+
+Test(fabric, carries_messages_of_every_size)
+{
+    check_both("sizes", 2);
+    check_both("sizes", 3);
+    check("auto", "sizes", 4);
+}
+
+Test(fabric, has_hundreds_under_way)
+{
+    check_both("outstanding", 2);
+    check_both("outstanding", 4);
+}
+
+Test(fabric, keeps_the_order_of_a_tag)
+{
+    check_both("order", 2);
+}
+
+Test(fabric, keeps_small_messages_that_come_early)
+{
+    check_both("unexpected", 2);
+}
+
+Test(fabric, receives_from_anyone_under_a_mask)
+{
+    check_both("wildcards", 4);
+    check_both("matching", 2);
+}
+
+Test(fabric, cancels_receives)
+{
+    check_both("cancel", 2);
+}
+
+Test(fabric, sends_to_itself)
+{
+    check_both("self", 1);
+    check_both("self", 2);
+}
+
+Test(fabric, waits_without_burning_the_processor)
+{
+    check_both("idle", 2);
+    check_both("idle", 4);
+}
+
+/* --- one worker, in this process ---------------------------------------------------------------------------------- */
+
+static struct job *alone(void)
+{
+    struct job *job = NULL;
+    cr_assert_eq(job_join(NULL, &job), STATUS_OK, "%s", status_message());
+    return job;
+}
+
+static void expect_described(const char *name, const char *provider, const char *interface, const char *wanted)
+{
+    struct job *job = alone();
+    struct fabric_request request = {.job = job, .name = name, .provider = provider, .interface = interface};
+    struct transport *transport = NULL;
+    struct text text = {0};
+    cr_assert_eq(fabric_open(&request, &transport), STATUS_OK, "%s: %s", name, status_message());
+    transport->ops->describe(transport, &text);
+    cr_expect(strstr(text_string(&text), wanted) != NULL, "\"%s\" does not say \"%s\"", text_string(&text), wanted);
+    cr_expect(strstr(text_string(&text), "libfabric 1.") != NULL, "%s", text_string(&text));
+    cr_expect_gt(transport->eager_limit, 1024);
+    text_release(&text);
+    transport->ops->close(transport);
+    job_destroy(job);
+}
+
+Test(fabric, describes_itself)
+{
+    expect_described("shm", NULL, NULL, "shm, ");
+    expect_described("shm", NULL, NULL, "CMA ");
+    expect_described("tcp", NULL, NULL, "127.0.0.1");
+    expect_described("tcp", NULL, "lo", "tcp;ofi_rxm");
+    expect_described("auto", "tcp;ofi_rxm", NULL, "127.0.0.1");
+}
+
+static void expect_refused(enum status wanted, const char *words, struct fabric_request request)
+{
+    struct transport *transport = NULL;
+    request.job = alone();
+    EXPECT_FAIL(wanted, words, fabric_open(&request, &transport));
+    cr_expect_null(transport);
+    job_destroy(request.job);
+}
+
+Test(fabric, refuses_what_is_not_here)
+{
+    expect_refused(STATUS_USAGE, "did you mean tcp", (struct fabric_request){.name = "tpc"});
+    expect_refused(STATUS_USAGE, "interface nosuch0", (struct fabric_request){.name = "tcp", .interface = "nosuch0"});
+    expect_refused(STATUS_USAGE, " lo", (struct fabric_request){.name = "tcp", .interface = "nosuch0"});
+    expect_refused(STATUS_UNAVAILABLE, "nosuch", (struct fabric_request){.name = "auto", .provider = "nosuch"});
+}
+
+Test(fabric, refuses_wrong_words)
+{
+    struct job *job = alone();
+    struct fabric_request request = {.job = job, .name = "shm"};
+    struct transport *transport = NULL;
+    struct transfer transfer;
+    char byte = 0;
+    cr_assert_eq(fabric_open(&request, &transport), STATUS_OK, "%s", status_message());
+    EXPECT_FAIL(STATUS_USAGE, "peer 1", transport->ops->send(transport, 1, 1, "x", 1, &transfer));
+    EXPECT_FAIL(STATUS_USAGE, "peer -2", transport->ops->receive(transport, -2, 1, 0, &byte, 1, &transfer));
+    EXPECT_FAIL(STATUS_USAGE, "one peer", transport->ops->send(transport, TRANSPORT_ANY, 1, "x", 1, &transfer));
+    EXPECT_FAIL(STATUS_USAGE, "60 bits", transport->ops->send(transport, 0, UINT64_C(1) << 60, "x", 1, &transfer));
+    transport->ops->close(NULL);
+    transport->ops->close(transport);
+    job_destroy(job);
+}
+
+Test(host, is_the_same_for_the_same_process)
+{
+    struct host_identity one, two;
+    host_identify(&one);
+    host_identify(&two);
+    cr_expect(one.memory == two.memory && one.network == two.network);
+    cr_expect(one.memory != one.network);
+    cr_expect_geq(host_cores(), 1);
+    cr_expect_leq(host_cores(), sysconf(_SC_NPROCESSORS_CONF));
+}
+
+Test(host, knows_addresses)
+{
+    char address[HOST_ADDRESS_BYTES] = "";
+    EXPECT_OK(host_interface_address("lo", address));
+    cr_expect_str_eq(address, "127.0.0.1");
+}
