@@ -41,6 +41,7 @@ struct line {
     struct shape *shape;
     struct collective *collective;
     size_t bytes; /* that this worker sends, by the schedule */
+    uint64_t started_ns;
 };
 
 struct exchanges {
@@ -57,6 +58,7 @@ struct exchanges {
 
     struct line *running; /* the exchange under way, NULL = none */
     struct exchange_tally tally;
+    uint64_t counted_ns; /* flights are counted up to here */
 };
 
 static enum status make_shape(const struct exchanges *exchanges, uint64_t step, size_t count, struct shape **shape)
@@ -193,6 +195,7 @@ static enum status start_lines(struct exchanges *exchanges, uint64_t step, float
     exchanges->running = lines;
     for (size_t b = 0; b < exchanges->buckets; b++) {
         float *slice = vector + exchanges->bucket[b].offset;
+        lines[b].started_ns = clock_ns();
         TRY(collective_start(lines[b].collective, slice, slice));
         exchanges->tally.bytes += lines[b].bytes;
     }
@@ -208,13 +211,26 @@ static enum status exchange_start(void *context, uint64_t step, float *vector)
     return status;
 }
 
-static enum status wait_line(const struct exchanges *exchanges, struct line *line, struct collective_traffic *traffic)
+/* Flights come in the order of their starts: what is past `counted_ns` is new. */
+static void count_flight(struct exchanges *exchanges, uint64_t from_ns, uint64_t to_ns, uint64_t *counted_ns)
 {
+    if (from_ns < *counted_ns)
+        from_ns = *counted_ns;
+    if (to_ns <= from_ns)
+        return;
+    exchanges->tally.flight_ns += to_ns - from_ns;
+    *counted_ns = to_ns;
+}
+
+static enum status wait_line(struct exchanges *exchanges, struct line *line)
+{
+    struct collective_traffic traffic = {0};
     TRY(collective_wait(line->collective));
-    collective_traffic(line->collective, traffic);
-    if (traffic->bytes_sent != line->bytes)
+    collective_traffic(line->collective, &traffic);
+    if (traffic.bytes_sent != line->bytes)
         return fail(STATUS_INTERNAL, "%s: %zu bytes sent, the schedule tells of %zu: a bug of the executor",
-                    exchanges->name, traffic->bytes_sent, line->bytes);
+                    exchanges->name, traffic.bytes_sent, line->bytes);
+    count_flight(exchanges, line->started_ns, traffic.finished_ns, &exchanges->counted_ns);
     return STATUS_OK;
 }
 
@@ -223,17 +239,9 @@ static enum status exchange_wait(void *context)
     struct exchanges *exchanges = context;
     if (exchanges->running == NULL)
         return fail(STATUS_INTERNAL, "exchange: none is under way");
-    uint64_t before = clock_ns(), covered = 0;
-    for (size_t b = 0; b < exchanges->buckets; b++) {
-        struct collective_traffic traffic = {0};
-        TRY(wait_line(exchanges, &exchanges->running[b], &traffic));
-        /* the union of intervals, which come in the order of their starts */
-        uint64_t from = traffic.started_ns > covered ? traffic.started_ns : covered;
-        if (traffic.finished_ns > from) {
-            exchanges->tally.flight_ns += traffic.finished_ns - from;
-            covered = traffic.finished_ns;
-        }
-    }
+    uint64_t before = clock_ns();
+    for (size_t b = 0; b < exchanges->buckets; b++)
+        TRY(wait_line(exchanges, &exchanges->running[b]));
     exchanges->running = NULL;
     exchanges->tally.blocked_ns += clock_ns() - before;
     return STATUS_OK;
@@ -249,10 +257,37 @@ bool exchanges_under_way(const struct exchanges *exchanges)
     return exchanges->running != NULL;
 }
 
-void exchanges_take(struct exchanges *exchanges, struct exchange_tally *tally)
+/* The part of this step of what is still under way, and of what has ended without being waited for yet. */
+static enum status count_running(struct exchanges *exchanges, uint64_t now_ns)
 {
+    uint64_t counted_ns = exchanges->counted_ns;
+    for (size_t b = 0; exchanges->running != NULL && b < exchanges->buckets; b++) {
+        const struct line *line = &exchanges->running[b];
+        struct collective_traffic traffic = {.finished_ns = now_ns};
+        enum status status = collective_test(line->collective);
+        if (status == STATUS_OK)
+            collective_traffic(line->collective, &traffic);
+        else if (status != STATUS_AGAIN)
+            return status;
+        count_flight(exchanges, line->started_ns, traffic.finished_ns < now_ns ? traffic.finished_ns : now_ns,
+                     &counted_ns);
+    }
+    return STATUS_OK;
+}
+
+enum status exchanges_take(struct exchanges *exchanges, uint64_t now_ns, struct exchange_tally *tally)
+{
+    TRY(count_running(exchanges, now_ns));
     *tally = exchanges->tally;
     exchanges->tally = (struct exchange_tally){.bytes = 0};
+    exchanges->counted_ns = now_ns;
+    return STATUS_OK;
+}
+
+void exchanges_mark(struct exchanges *exchanges, uint64_t now_ns)
+{
+    exchanges->tally = (struct exchange_tally){.bytes = 0};
+    exchanges->counted_ns = now_ns;
 }
 
 /* ---- exact means ---- */

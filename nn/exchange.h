@@ -47,13 +47,16 @@ struct exchanger exchanges_exchanger(struct exchanges *exchanges);
 
 bool exchanges_under_way(const struct exchanges *exchanges);
 
-/* What has happened since the last call. */
+/* What has happened in a step. */
 struct exchange_tally {
-    size_t bytes;        /* payload sent by exchanges that were started      */
-    uint64_t flight_ns;  /* union of the times in flight of those waited for */
-    uint64_t blocked_ns; /* the caller was in start or wait                  */
+    size_t bytes;        /* payload sent by exchanges that were started                                       */
+    uint64_t flight_ns;  /* an exchange was in flight: the union of all of them, hidden behind compute or not */
+    uint64_t blocked_ns; /* the caller was in start or wait                                                   */
 };
-void exchanges_take(struct exchanges *exchanges, struct exchange_tally *tally);
+/* A step ends at `now_ns` (clock_ns()): what has happened since the last call, or since exchanges_mark(). */
+enum status exchanges_take(struct exchanges *exchanges, uint64_t now_ns, struct exchange_tally *tally) MUST_CHECK;
+/* A step begins at `now_ns`: what is in flight counts from here on. */
+void exchanges_mark(struct exchanges *exchanges, uint64_t now_ns);
 
 /* The exact mean over all workers, in place, with equal bits everywhere: for statistics, not counted. Collective.
  * `what` names it in messages. */

@@ -59,9 +59,10 @@ static enum status named_folder(const char *out, struct text *folder)
         status = fail(STATUS_REFUSED, "--out=%s: it holds a run (%s): give another folder, or remove that one", out,
                       text_string(&path));
     text_release(&path);
-    if (status >= 0)
-        status = folder_create(out);
-    return status;
+    if (status < 0)
+        return status;
+    status = folder_create(out);
+    return status < 0 ? fail(status, "--out=%s: %s: give a folder that can be written", out, status_message()) : status;
 }
 
 static enum status open_log(const char *folder, FILE **log)

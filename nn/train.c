@@ -134,20 +134,21 @@ static enum status make_arenas(struct trainer *trainer)
     return STATUS_OK;
 }
 
-/* The same on every worker, by the seed; a foreign model of a profile has no layers and starts at 0. */
+/* The same on every worker, by the seed. An emulated device keeps the zeros. */
 static enum status initialise(struct trainer *trainer)
 {
+    const struct train_request *request = trainer->request;
+    const struct backend_ops *ops = request->backend;
     float *parameters = trainer->replica.parameters;
-    const struct backend_ops *ops = trainer->request->backend;
-    if (trainer->model->layers == 0)
+    if (request->profile != NULL)
         return STATUS_OK;
     if (ops->to_native == NULL) {
-        model_initialise(trainer->model, trainer->request->seed, parameters, trainer->state);
+        model_initialise(trainer->model, request->seed, parameters, trainer->state);
         return STATUS_OK;
     }
     float *canonical = NULL;
     TRY(make_arena(trainer->model->parameters, &canonical));
-    model_initialise(trainer->model, trainer->request->seed, canonical, trainer->state);
+    model_initialise(trainer->model, request->seed, canonical, trainer->state);
     enum status status = ops->to_native(trainer->backend, canonical, parameters);
     memory_pages_release(canonical, trainer->model->parameters * sizeof(float));
     return status;
@@ -193,7 +194,8 @@ static enum status trainer_open(const struct train_request *request, struct trai
                                         .bucket = request->bucket};
     TRY(exchanges_create(&exchange, &trainer->exchanges));
     TRY(open_backend(trainer));
-    TRY(optimizer_create(trainer->model, request->momentum, request->weight_decay, &trainer->optimizer));
+    if (request->profile == NULL)
+        TRY(optimizer_create(trainer->model, request->momentum, request->weight_decay, &trainer->optimizer));
     TRY(make_arenas(trainer));
     TRY(initialise(trainer));
     trainer->replica.optimizer = trainer->optimizer;
@@ -295,11 +297,18 @@ static enum status not_finite(struct trainer *trainer, uint64_t step)
     return status;
 }
 
+/* The next step begins now. */
+static void mark(struct trainer *trainer)
+{
+    trainer->mark_ns = clock_ns();
+    exchanges_mark(trainer->exchanges, trainer->mark_ns);
+}
+
 static enum status record(struct trainer *trainer, uint64_t step, double compute_s)
 {
     struct exchange_tally tally;
-    exchanges_take(trainer->exchanges, &tally);
     uint64_t now = clock_ns();
+    TRY(exchanges_take(trainer->exchanges, now, &tally));
     struct step_row row = {.loss = trainer->loss[step % 2],
                            .step_s = (double)(now - trainer->mark_ns) * 1e-9,
                            .compute_s = compute_s,
@@ -382,14 +391,14 @@ static enum status examine(struct trainer *trainer, uint64_t step, bool evaluate
         tell(trainer, step, true);
     }
     TRY(metrics_flush(trainer->metrics, evaluate ? trainer->accuracy.top1 : (double)NAN));
-    trainer->mark_ns = clock_ns();
+    mark(trainer);
     return STATUS_OK;
 }
 
 static enum status all_steps(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
-    trainer->mark_ns = clock_ns();
+    mark(trainer);
     for (uint64_t step = 0; step < trainer->steps; step++) {
         TRY(one_step(trainer, step));
         if ((step + 1) % trainer->steps_per_epoch == 0 && step + 1 < trainer->steps)
@@ -448,6 +457,13 @@ static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+/* Steps of a mean loss: the first and the last ones do not overlap. */
+static size_t loss_steps(size_t count)
+{
+    size_t half = count > 1 ? count / 2 : 1;
+    return half < LOSS_STEPS ? half : LOSS_STEPS;
 }
 
 /* Nearest rank of sorted values. */
@@ -593,7 +609,7 @@ static enum status summarise(struct trainer *trainer, struct train_summary *summ
     size_t count = 0;
     const struct step_row *rows = metrics_rows(trainer->metrics, &count);
     size_t skip = timing_skip(trainer, count);
-    size_t some = count < LOSS_STEPS ? count : LOSS_STEPS;
+    size_t some = loss_steps(count);
     TRY(summarise_times(rows + skip, count - skip, trainer->rate.global_batch, summary));
     summary->loss_first = mean_loss(rows, some);
     summary->loss_last = mean_loss(rows + count - some, some);

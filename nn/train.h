@@ -8,6 +8,9 @@
  * gradient, so that the mean is spoiled on all workers in the same step; the update, which reads every gradient,
  * notices it, and the worker whose loss it was reports. In inexact runs each worker looks at its own.
  *
+ * An emulated device (replay) spends the profile's time on each step, the update included: parameters stay 0, nothing
+ * but the exchange is real.
+ *
  * Batch norm: running statistics are each worker's own while training; exact runs average them over the workers
  * before each evaluation and at the end, inexact ones (gossip, none) keep them local.
  */

@@ -8,13 +8,6 @@
  */
 #include "nn/strategies/method.h"
 
-/* The gradient of the step before `step`. */
-static bool apply_last(struct replica *replica, uint64_t step)
-{
-    return optimizer_step(replica->optimizer, learning_rate_at(replica->rate, step), replica->gradient[(step + 1) % 2],
-                          replica->parameters);
-}
-
 static enum status double_buffered_step(struct replica *replica, const struct exchanger *exchanger,
                                         const struct step_plan *plan, uint64_t step, bool *finite)
 {
@@ -23,7 +16,7 @@ static enum status double_buffered_step(struct replica *replica, const struct ex
     if (plan->exchanges)
         TRY(exchanger->start(exchanger->context, step, replica->gradient[step % 2]));
     if (plan->updates)
-        *finite = apply_last(replica, step);
+        *finite = replica_update(replica, replica->gradient[(step - 1) % 2], step);
     return STATUS_OK;
 }
 
@@ -31,7 +24,7 @@ static enum status double_buffered_finish(struct replica *replica, const struct 
                                           bool *finite)
 {
     TRY(exchanger->wait(exchanger->context));
-    *finite = apply_last(replica, steps);
+    *finite = replica_update(replica, replica->gradient[(steps - 1) % 2], steps);
     return STATUS_OK;
 }
 

@@ -5,8 +5,7 @@ static enum status gossip_step(struct replica *replica, const struct exchanger *
                                uint64_t step, bool *finite)
 {
     if (plan->updates)
-        *finite = optimizer_step(replica->optimizer, learning_rate_at(replica->rate, step), replica->gradient[0],
-                                 replica->parameters);
+        *finite = replica_update(replica, replica->gradient[0], step);
     if (!*finite || !plan->exchanges) /* neighbours are not to be infected */
         return STATUS_OK;
     TRY(exchanger->start(exchanger->context, step, replica->parameters));

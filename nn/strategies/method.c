@@ -1,8 +1,15 @@
-/* method.c - the methods by name. */
+/* method.c - the methods by name, and what they share. */
 #include "nn/strategies/method.h"
 
 #include <stddef.h>
 #include <string.h>
+
+bool replica_update(struct replica *replica, const float *gradient, uint64_t step)
+{
+    if (replica->optimizer == NULL)
+        return true;
+    return optimizer_step(replica->optimizer, learning_rate_at(replica->rate, step), gradient, replica->parameters);
+}
 
 enum status method_find(const char *strategy, const struct method **method)
 {

@@ -14,10 +14,13 @@
 /* One worker's copy. Nothing is owned. */
 struct replica {
     float *parameters;
-    float *gradient[2]; /* as many as the method says */
-    struct optimizer *optimizer;
+    float *gradient[2];          /* as many as the method says */
+    struct optimizer *optimizer; /* NULL: updates are not computed (an emulated device) */
     const struct learning_rate *rate;
 };
+
+/* For methods: one update with `gradient` and the rate of `step`; false when the gradient is not finite. */
+bool replica_update(struct replica *replica, const float *gradient, uint64_t step);
 
 /* How vectors travel: one exchange is under way at a time, its vector belongs to it from start to wait. What becomes of
  * the vector (the mean over the workers, a mixture with the neighbours') is the strategy's schedule of `step`. */

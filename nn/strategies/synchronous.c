@@ -9,8 +9,7 @@ static enum status synchronous_step(struct replica *replica, const struct exchan
         TRY(exchanger->wait(exchanger->context));
     }
     if (plan->updates)
-        *finite = optimizer_step(replica->optimizer, learning_rate_at(replica->rate, step), replica->gradient[0],
-                                 replica->parameters);
+        *finite = replica_update(replica, replica->gradient[0], step);
     return STATUS_OK;
 }
 
