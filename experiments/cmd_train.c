@@ -149,9 +149,10 @@ static void say_start(void *context, const struct train_request *request, const 
     (void)context;
     struct text spec = {0};
     spec_canonical(request->spec, &spec);
-    printf("%s on %d workers: %s (%zu parameters), %d x %d pixels, batch %d a worker, device %s, %d threads\n",
-           text_string(&spec), job_size(request->job), model->name, model->parameters, model->image_size,
-           model->image_size, request->batch, request->backend->name, request->threads);
+    printf("%s on %d worker%s: %s (%zu parameters), %d x %d pixels, batch %d a worker, device %s, %d threads\n",
+           text_string(&spec), job_size(request->job), job_size(request->job) > 1 ? "s" : "", model->name,
+           model->parameters, model->image_size, model->image_size, request->batch, request->backend->name,
+           request->threads);
     printf("%llu steps, lr %g per 256 images, momentum %g, weight decay %g, warm-up %llu steps, seed %llu\n",
            (unsigned long long)steps, request->lr, request->momentum, request->weight_decay,
            (unsigned long long)request->warmup_steps, (unsigned long long)request->seed);

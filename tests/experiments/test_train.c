@@ -1,0 +1,474 @@
+/* test_train.c - the program `chorale train` from the outside: what it writes, that it does what each algorithm is
+ * defined to do, bit by bit, and how it refuses.
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "nn/backend.h"
+#include "nn/data.h"
+#include "nn/examine.h"
+#include "nn/optimizer.h"
+#include "tests/base/expect.h"
+
+#define SMALL " --model=cnn --image-size=28 --batch=8 --threads=1"
+
+static char folder[] = "/tmp/chorale-train-XXXXXX";
+
+static void setup(void)
+{
+    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_eq(chdir(folder), 0);
+}
+
+static void teardown(void)
+{
+    char command[300];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    cr_expect_eq(chdir("/"), 0);
+    cr_expect_eq(system(command), 0);
+}
+
+TestSuite(train, .init = setup, .fini = teardown, .timeout = 300);
+
+/* ---- running it ---- */
+
+struct outcome {
+    int exit_code;
+    char out[65536], err[4096];
+};
+
+static void read_into(FILE *stream, char *text, size_t size)
+{
+    size_t length = fread(text, 1, size - 1, stream);
+    text[length] = '\0';
+}
+
+/* `chorale train WORDS` */
+static void run(const char *words, struct outcome *outcome)
+{
+    struct text command = {0};
+    text_addf(&command, "'%s' train %s 2>stderr.txt", CHORALE_PROGRAM, words);
+    FILE *out = popen(text_string(&command), "r");
+    cr_assert_not_null(out);
+    read_into(out, outcome->out, sizeof outcome->out);
+    int status = pclose(out);
+    outcome->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    FILE *err = fopen("stderr.txt", "r");
+    cr_assert_not_null(err);
+    read_into(err, outcome->err, sizeof outcome->err);
+    cr_assert_eq(fclose(err), 0);
+    text_release(&command);
+}
+
+/* The summary of a run that succeeds. */
+static json_t *summary_of(const char *words)
+{
+    static struct outcome outcome;
+    json_error_t error;
+    struct text all = {0};
+    text_addf(&all, "%s --json", words);
+    run(text_string(&all), &outcome);
+    cr_assert_eq(outcome.exit_code, 0, "%s: exit code %d: %s", words, outcome.exit_code, outcome.err);
+    json_t *summary = json_loads(outcome.out, 0, &error);
+    cr_assert_not_null(summary, "%s: nothing but one document on stdout: %s", words, error.text);
+    text_release(&all);
+    return summary;
+}
+
+static double number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    cr_assert(json_is_number(value), "%s is no number", key);
+    return json_number_value(value);
+}
+
+static const char *hash_of(const json_t *summary, size_t rank)
+{
+    const char *hash = json_string_value(json_array_get(json_object_get(summary, "parameter_hash"), rank));
+    cr_assert_not_null(hash);
+    return hash;
+}
+
+static void expect_hashes(const json_t *summary, size_t workers, bool equal)
+{
+    cr_expect_eq(json_array_size(json_object_get(summary, "parameter_hash")), workers);
+    for (size_t rank = 1; rank < workers; rank++)
+        cr_expect_eq(strcmp(hash_of(summary, 0), hash_of(summary, rank)) == 0, equal, "rank %zu", rank);
+}
+
+/* ---- what it writes ---- */
+
+Test(train, writes_a_summary_with_every_key)
+{
+    static const char *const keys[] = {"allreduce",  "workers",      "device",        "model",
+                                       "steps",      "images_per_s", "step_ms_p50",   "step_ms_p99",
+                                       "compute_ms", "comm_ms",      "exposed_ms",    "bytes_sent_per_step",
+                                       "loss_first", "loss_last",    "top1",          "consensus",
+                                       "seed",       "versions",     "parameter_hash"};
+    json_error_t error;
+    json_t *printed = summary_of("--allreduce=ring -n 2 --steps=4 --eval=end --out=run --seed=5" SMALL);
+    json_t *written = json_load_file("run/summary.json", 0, &error);
+    cr_assert_not_null(written, "%s", error.text);
+    cr_expect(json_equal(printed, written));
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        cr_expect_not_null(json_object_get(written, keys[i]), "%s is missing", keys[i]);
+    cr_expect_str_eq(json_string_value(json_object_get(written, "allreduce")), "ring");
+    cr_expect_str_eq(json_string_value(json_object_get(written, "model")), "cnn");
+    cr_expect_str_eq(json_string_value(json_object_get(written, "device")), "cpu");
+    cr_expect_eq(number(written, "workers"), 2);
+    cr_expect_eq(number(written, "steps"), 4);
+    cr_expect_eq(number(written, "seed"), 5);
+    cr_expect_eq(number(written, "consensus"), 0);
+    double top1 = number(written, "top1");
+    cr_expect(top1 >= 0 && top1 <= 1);
+    cr_expect_eq(fmod(top1 * 10000 + 1e-6, 1) < 1e-3, true, "a count of the 10,000 test images");
+    cr_expect(number(written, "compute_ms") + number(written, "exposed_ms") <= number(written, "step_ms") * 1.0001);
+    cr_expect_leq(number(written, "comm_ms"), number(written, "step_ms") * 1.0001);
+    json_decref(printed);
+    json_decref(written);
+}
+
+Test(train, writes_one_line_for_each_step)
+{
+    static const char *const keys[] = {"step",         "epoch",      "loss",    "lr",
+                                       "images_per_s", "compute_ms", "comm_ms", "exposed_ms"};
+    char line[4096];
+    int lines = 0;
+    json_decref(summary_of("--allreduce=ring -n 2 --steps=7 --eval=never --warmup-steps=4 --out=run" SMALL));
+    FILE *file = fopen("run/metrics.jsonl", "r");
+    cr_assert_not_null(file);
+    while (fgets(line, sizeof line, file) != NULL) {
+        json_t *row = json_loads(line, 0, NULL);
+        cr_assert_not_null(row, "%s", line);
+        for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+            cr_expect(json_is_number(json_object_get(row, keys[i])), "%s", keys[i]);
+        cr_expect_eq(number(row, "step"), lines);
+        double wanted = 0.1 * 16 / 256 * (lines < 4 ? (lines + 1) / 4.0 : 1);
+        cr_expect_float_eq(number(row, "lr"), wanted, 1e-9);
+        json_decref(row);
+        lines++;
+    }
+    cr_expect_eq(lines, 7);
+    cr_assert_eq(fclose(file), 0);
+}
+
+Test(train, names_a_fresh_folder_when_it_gets_none)
+{
+    static struct outcome outcome;
+    run("-n 1 --steps=1 --eval=never" SMALL, &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect_not_null(strstr(outcome.out, "results/train-20"), "%s", outcome.out);
+    cr_expect_not_null(strstr(outcome.out, "-1/summary.json"));
+    run("-n 1 --steps=1 --eval=never" SMALL, &outcome);
+    cr_expect_not_null(strstr(outcome.out, "-2/summary.json"));
+}
+
+Test(train, learns)
+{
+    json_t *summary = summary_of("--allreduce=ring -n 2 --steps=60 --eval=end --lr=0.4 --out=run" SMALL);
+    cr_expect_lt(number(summary, "loss_last"), number(summary, "loss_first") - 0.3);
+    cr_expect_gt(number(summary, "top1"), 0.4);
+    json_decref(summary);
+}
+
+/* ---- what the algorithms are defined to do ---- */
+
+Test(train, exact_algorithms_leave_equal_bits_on_any_number_of_workers)
+{
+    static const char *const specs[] = {"naive", "ring", "recursive-doubling", "synchronous:inner=binomial",
+                                        "double-buffered"};
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        for (int workers = 1; workers <= 3; workers++) {
+            struct text words = {0};
+            text_addf(&words, "--allreduce=%s -n %d --steps=3 --eval=never --out=run-%zu-%d" SMALL, specs[i], workers,
+                      i, workers);
+            json_t *summary = summary_of(text_string(&words));
+            expect_hashes(summary, (size_t)workers, true);
+            cr_expect_eq(number(summary, "consensus"), 0);
+            json_decref(summary);
+            text_release(&words);
+        }
+    }
+}
+
+Test(train, is_reproducible_and_depends_on_the_seed)
+{
+    json_t *one = summary_of("--allreduce=ring -n 2 --steps=3 --eval=never --out=one" SMALL);
+    json_t *two =
+        summary_of("--allreduce=ring -n 2 --steps=3 --eval=never --transport=tcp --segment=4K --out=two" SMALL);
+    json_t *three = summary_of("--allreduce=ring -n 2 --steps=3 --eval=never --seed=2 --out=three" SMALL);
+    cr_expect_str_eq(hash_of(one, 0), hash_of(two, 0), "whatever carries the bytes");
+    cr_expect_str_neq(hash_of(one, 0), hash_of(three, 0));
+    json_decref(one);
+    json_decref(two);
+    json_decref(three);
+}
+
+Test(train, buckets_change_no_bit)
+{
+    json_t *whole = summary_of("--allreduce=naive -n 2 --steps=3 --eval=never --out=whole" SMALL);
+    json_t *some = summary_of("--allreduce=naive -n 2 --steps=3 --eval=never --bucket=64K --out=some" SMALL);
+    json_t *tensor = summary_of("--allreduce=naive -n 2 --steps=3 --eval=never --bucket=tensor --out=tensor" SMALL);
+    cr_expect_str_eq(hash_of(whole, 0), hash_of(some, 0));
+    cr_expect_str_eq(hash_of(whole, 0), hash_of(tensor, 0));
+    cr_expect_eq(number(whole, "bytes_sent_per_step"), number(tensor, "bytes_sent_per_step"));
+    json_decref(whole);
+    json_decref(some);
+    json_decref(tensor);
+}
+
+Test(train, none_lets_workers_drift_apart)
+{
+    json_t *summary = summary_of("--allreduce=none -n 3 --steps=3 --eval=never --out=run" SMALL);
+    expect_hashes(summary, 3, false);
+    cr_expect_gt(number(summary, "consensus"), 0);
+    cr_expect_eq(number(summary, "bytes_sent_per_step"), 0);
+    json_decref(summary);
+}
+
+Test(train, gossip_keeps_workers_near_each_other)
+{
+    json_t *alone = summary_of("--allreduce=none -n 4 --steps=6 --eval=never --out=alone" SMALL);
+    json_t *gossip = summary_of("--allreduce=gossip:graph=ring -n 4 --steps=6 --eval=end --out=gossip" SMALL);
+    expect_hashes(gossip, 4, false);
+    cr_expect_gt(number(gossip, "consensus"), 0);
+    cr_expect_lt(number(gossip, "consensus"), 0.5 * number(alone, "consensus"));
+    cr_expect_eq(json_array_size(json_object_get(gossip, "top1_of_workers")), 4);
+    cr_expect_str_eq(json_string_value(json_object_get(gossip, "batch_norm_statistics")), "local");
+    json_decref(alone);
+    json_decref(gossip);
+}
+
+Test(train, sends_what_the_schedule_tells)
+{
+    enum { PARAMETERS = 61338 };
+    json_t *ring = summary_of("--allreduce=ring -n 3 --steps=3 --eval=never --out=ring" SMALL);
+    json_t *doubling = summary_of("--allreduce=recursive-doubling -n 4 --steps=3 --eval=never --out=rd" SMALL);
+    cr_expect_eq(number(ring, "parameters"), PARAMETERS);
+    cr_expect_eq(number(ring, "bytes_sent_per_step"), 4.0 * 2 * 2 * PARAMETERS / 3, "2 n (p-1)/p");
+    cr_expect_eq(number(doubling, "bytes_sent_per_step"), 4.0 * 2 * PARAMETERS, "n log2 p");
+    json_decref(ring);
+    json_decref(doubling);
+}
+
+/* ---- a reference in one process ---- */
+
+enum { VIRTUAL = 2, BATCH = 8 };
+
+/* Two workers, one after the other, with what the program is made of except the trainer and everything that talks. */
+struct reference {
+    struct model *model;
+    struct data *data;
+    struct data_order order;
+    struct learning_rate rate;
+    struct backend *backend;
+    struct optimizer *optimizer;
+    float *parameters, *gradient, *mean[2], *images, *canonical;
+    float *state[VIRTUAL];
+    int32_t labels[BATCH];
+};
+
+static float *floats(size_t count)
+{
+    float *values = calloc(count, sizeof(float));
+    cr_assert_not_null(values);
+    return values;
+}
+
+static void reference_open(struct reference *reference)
+{
+    *reference = (struct reference){.order = {.seed = 1, .samples = 60000, .workers = VIRTUAL, .batch = BATCH},
+                                    .rate = {.rate = 0.1, .global_batch = VIRTUAL * BATCH}};
+    EXPECT_OK(data_open(NULL, 28, &reference->data));
+    EXPECT_OK(model_create("cnn", 10, 28, &reference->model));
+    cr_assert_not_null(reference->data);
+    cr_assert_not_null(reference->model);
+    size_t count = reference->model->parameters;
+    struct backend_request request = {.model = reference->model, .batch = BATCH, .threads = 1};
+    EXPECT_OK(backend_cpu.open(&request, &reference->backend));
+    EXPECT_OK(optimizer_create(reference->model, 0.9, 1e-4, &reference->optimizer));
+    cr_assert_not_null(reference->backend);
+    cr_assert_not_null(reference->optimizer);
+    reference->parameters = floats(count);
+    reference->canonical = floats(count);
+    reference->gradient = floats(count);
+    reference->mean[0] = floats(count);
+    reference->mean[1] = floats(count);
+    reference->images = floats((size_t)BATCH * 3 * 28 * 28);
+    for (int r = 0; r < VIRTUAL; r++) {
+        reference->state[r] = floats(reference->model->state);
+        model_initialise(reference->model, 1, reference->canonical, reference->state[r]);
+    }
+    EXPECT_OK(backend_cpu.to_native(reference->backend, reference->canonical, reference->parameters));
+}
+
+static void reference_close(struct reference *reference)
+{
+    backend_cpu.close(reference->backend);
+    optimizer_destroy(reference->optimizer);
+    model_destroy(reference->model);
+    data_close(reference->data);
+    for (int r = 0; r < VIRTUAL; r++)
+        free(reference->state[r]);
+    free(reference->parameters);
+    free(reference->canonical);
+    free(reference->gradient);
+    free(reference->mean[0]);
+    free(reference->mean[1]);
+    free(reference->images);
+}
+
+/* mean = (g of worker 0 + g of worker 1) / 2, of the parameters as they are */
+static void reference_gradient(struct reference *reference, uint64_t step, float *mean)
+{
+    size_t count = reference->model->parameters;
+    for (int r = 0; r < VIRTUAL; r++) {
+        struct step_result result;
+        data_train_batch(reference->data, &reference->order, step, r, reference->images, reference->labels);
+        EXPECT_OK(backend_cpu.step(reference->backend, reference->parameters, reference->state[r], reference->images,
+                                   reference->labels, reference->gradient, &result));
+        for (size_t i = 0; i < count; i++)
+            mean[i] = r == 0 ? reference->gradient[i] : mean[i] + reference->gradient[i];
+    }
+    for (size_t i = 0; i < count; i++)
+        mean[i] /= VIRTUAL;
+}
+
+static void reference_update(struct reference *reference, uint64_t step, const float *mean)
+{
+    cr_expect(
+        optimizer_step(reference->optimizer, learning_rate_at(&reference->rate, step), mean, reference->parameters));
+}
+
+static void expect_hash(struct reference *reference, const char *words)
+{
+    char text[17];
+    EXPECT_OK(backend_cpu.to_canonical(reference->backend, reference->parameters, reference->canonical));
+    uint64_t hash = examine_hash(reference->canonical, reference->model->parameters);
+    (void)snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+    json_t *summary = summary_of(words);
+    expect_hashes(summary, VIRTUAL, true);
+    cr_expect_str_eq(hash_of(summary, 0), text, "%s", words);
+    json_decref(summary);
+}
+
+Test(train, synchronous_is_bitwise_its_definition)
+{
+    struct reference reference;
+    reference_open(&reference);
+    for (uint64_t step = 0; step < 5; step++) {
+        reference_gradient(&reference, step, reference.mean[0]);
+        reference_update(&reference, step, reference.mean[0]);
+    }
+    expect_hash(&reference, "--allreduce=ring -n 2 --steps=5 --eval=never --out=ring" SMALL);
+    expect_hash(&reference, "--allreduce=naive -n 2 --steps=5 --eval=never --out=naive" SMALL);
+    reference_close(&reference);
+}
+
+Test(train, double_buffered_is_bitwise_its_definition)
+{
+    struct reference reference;
+    reference_open(&reference);
+    for (uint64_t step = 0; step < 5; step++) {
+        reference_gradient(&reference, step, reference.mean[step % 2]);
+        if (step > 0) /* w(k+1) = w(k) - lr mean g(w(k-1)) */
+            reference_update(&reference, step, reference.mean[(step + 1) % 2]);
+    }
+    reference_update(&reference, 5, reference.mean[0]);
+    expect_hash(&reference, "--allreduce=double-buffered -n 2 --steps=5 --eval=never --out=db" SMALL);
+    expect_hash(&reference, "--allreduce=double-buffered:inner=naive -n 2 --steps=5 --eval=never --out=db2" SMALL);
+    reference_close(&reference);
+}
+
+/* ---- an emulated device ---- */
+
+#define PROFILE "model tiny parameters=100000\ndevice emulated\nstep fixed=30ms per_image=0ms backward=0.5\n"
+
+Test(train, replay_takes_the_profiles_time_on_many_workers)
+{
+    EXPECT_OK(file_write_atomic("profile", PROFILE, strlen(PROFILE)));
+    json_t *summary = summary_of("--allreduce=ring -n 6 --device=replay:profile --steps=10 --out=run");
+    cr_expect_str_eq(json_string_value(json_object_get(summary, "device")), "replay");
+    cr_expect_str_eq(json_string_value(json_object_get(summary, "model")), "tiny");
+    cr_expect_geq(number(summary, "compute_ms"), 29.9);
+    cr_expect_lt(number(summary, "compute_ms"), 60);
+    cr_expect_gt(number(summary, "bytes_sent_per_step"), 0);
+    cr_expect(json_is_null(json_object_get(summary, "top1")));
+    json_decref(summary);
+}
+
+Test(train, layer_times_of_a_run_can_be_replayed)
+{
+    json_decref(summary_of("-n 1 --steps=3 --eval=never --profile-out=profile --out=measured" SMALL));
+    json_t *summary = summary_of("-n 2 --device=replay:profile --steps=3 --batch=8 --out=replayed");
+    cr_expect_str_eq(json_string_value(json_object_get(summary, "model")), "cnn");
+    cr_expect_eq(number(summary, "parameters"), 61338);
+    json_decref(summary);
+}
+
+/* ---- refusals ---- */
+
+static void expect_refused(const char *words, int exit_code, const char *saying)
+{
+    static struct outcome outcome;
+    run(words, &outcome);
+    cr_expect_eq(outcome.exit_code, exit_code, "%s: exit code %d: %s", words, outcome.exit_code, outcome.err);
+    cr_expect_not_null(strstr(outcome.err, saying), "%s: \"%s\" does not say \"%s\"", words, outcome.err, saying);
+    cr_expect_eq(strncmp(outcome.err, "chorale: ", 9), 0, "%s", outcome.err);
+    const char *end = strchr(outcome.err, '\n');
+    cr_expect(end != NULL && end[1] == '\0', "%s: one line: %s", words, outcome.err);
+}
+
+Test(train, wrong_usage_is_said_in_one_line)
+{
+    expect_refused("--allreduce=rong" SMALL, 2, "did you mean ring?");
+    expect_refused("--allreduce=ring:chunk=3" SMALL, 2, "chunk");
+    expect_refused("--allreduce=double-buffered:inner=[ring" SMALL, 2, "bracket");
+    expect_refused("--allreduce=ring --bach=8", 2, "did you mean --batch?");
+    expect_refused("--batch=0 -n 2", 2, "--batch=0");
+    expect_refused("--model=resnet51", 2, "did you mean resnet50?");
+    expect_refused("--steps=2 --epochs=2" SMALL, 2, "one of them");
+    expect_refused("--bucket=many" SMALL, 2, "--bucket=many");
+    expect_refused("--device=tpu" SMALL, 2, "--device=tpu");
+    expect_refused("-n 0" SMALL, 2, "workers");
+    expect_refused("-n 2 --steps=1 --out=a --model=cnn --image-size=28 --batch=30001", 2, "60000");
+    expect_refused("-n 2 --steps=1 --out=b --transport=loopback" SMALL, 2, "loopback");
+    expect_refused("-n 3 --steps=1 --out=c --nodes=2x4" SMALL, 2, "8 workers");
+    expect_refused("-n 2 --steps=1 --out=d --decay-epochs=3,2" SMALL, 2, "decay epochs");
+}
+
+Test(train, what_can_not_be_read_or_written_is_named)
+{
+    expect_refused("-n 2 --steps=1 --data=/nowhere --out=a" SMALL, 1, "apt-get install dataset-fashion-mnist");
+    expect_refused("-n 2 --steps=1 --out=/proc/run" SMALL, 1, "/proc/run");
+    expect_refused("-n 2 --steps=1 --device=replay:/nowhere --out=b", 1, "/nowhere");
+}
+
+Test(train, a_folder_that_holds_a_run_is_kept)
+{
+    char *before = NULL, *after = NULL;
+    size_t length = 0, length_after = 0;
+    json_decref(summary_of("-n 1 --steps=1 --eval=never --out=run" SMALL));
+    EXPECT_OK(file_read("run/summary.json", 1 << 20, &before, &length));
+    expect_refused("-n 2 --steps=1 --eval=never --out=run" SMALL, 2, "holds a run");
+    EXPECT_OK(file_read("run/summary.json", 1 << 20, &after, &length_after));
+    cr_expect_eq(length, length_after);
+    cr_expect_arr_eq(before, after, length);
+    free(before);
+    free(after);
+}
+
+Test(train, a_run_that_diverges_fails_everywhere_naming_the_step)
+{
+    expect_refused("-n 2 --steps=50 --eval=never --lr=1e6 --out=a" SMALL, 1, "lower --lr");
+    expect_refused("-n 2 --allreduce=double-buffered --steps=50 --eval=never --lr=1e6 --out=b" SMALL, 1, "step ");
+    expect_refused("-n 2 --allreduce=gossip --steps=50 --eval=never --lr=1e6 --out=c" SMALL, 1, "rank ");
+}
