@@ -167,7 +167,7 @@ AXPY(plain_axpy_f64, double)
 SCALE(plain_scale_f32, float)
 SCALE(plain_scale_f64, double)
 
-const struct kernel_set kernels_plain = {
+const struct kernel_set kernel_set_plain = {
     .name = "C",
     .sum = {plain_sum_f32, plain_sum_f64, plain_sum_i32, plain_sum_i64},
     .min = {plain_min_f32, plain_min_f64, plain_min_i32, plain_min_i64},
@@ -183,7 +183,7 @@ static atomic_int plain_forced;
 static const struct kernel_set *kernels(void)
 {
     const struct kernel_set *best = atomic_load_explicit(&plain_forced, memory_order_relaxed) ? NULL : kernels_avx2();
-    return best != NULL ? best : &kernels_plain;
+    return best != NULL ? best : &kernel_set_plain;
 }
 
 void kernel_reduce(enum dtype dtype, enum reduce_op op, void *out, const void *a, const void *b, size_t count,

@@ -72,7 +72,7 @@ INLINE __m256i max_epi64(__m256i a, __m256i b)
         size_t i = 0;                                                                                                  \
         for (; count - i >= WIDTH(type); i += WIDTH(type))                                                             \
             store(to + i, vector(load(left + i), load(right + i)));                                                    \
-        kernels_plain.rest(to + i, left + i, right + i, count - i);                                                    \
+        kernel_set_plain.rest(to + i, left + i, right + i, count - i);                                                 \
     }
 
 #define AVERAGE(name, type, load, store, add, quotient, spread, dtype)                                                 \
@@ -83,7 +83,7 @@ INLINE __m256i max_epi64(__m256i a, __m256i b)
         size_t i = 0;                                                                                                  \
         for (; count - i >= WIDTH(type); i += WIDTH(type))                                                             \
             store(to + i, quotient(add(load(left + i), load(right + i)), spread((type)divisor)));                      \
-        kernels_plain.average[dtype](to + i, left + i, right + i, count - i, divisor);                                 \
+        kernel_set_plain.average[dtype](to + i, left + i, right + i, count - i, divisor);                              \
     }
 
 #define DIVIDE(name, type, load, store, quotient, spread, dtype)                                                       \
@@ -94,7 +94,7 @@ INLINE __m256i max_epi64(__m256i a, __m256i b)
         size_t i = 0;                                                                                                  \
         for (; count - i >= WIDTH(type); i += WIDTH(type))                                                             \
             store(to + i, quotient(load(from + i), spread((type)divisor)));                                            \
-        kernels_plain.divide[dtype](to + i, from + i, count - i, divisor);                                             \
+        kernel_set_plain.divide[dtype](to + i, from + i, count - i, divisor);                                          \
     }
 
 #define AXPY(name, type, load, store, add, multiply, spread, dtype)                                                    \
@@ -105,7 +105,7 @@ INLINE __m256i max_epi64(__m256i a, __m256i b)
         size_t i = 0;                                                                                                  \
         for (; count - i >= WIDTH(type); i += WIDTH(type))                                                             \
             store(to + i, add(load(left + i), multiply(spread((type)weight), load(right + i))));                       \
-        kernels_plain.axpy[dtype](to + i, left + i, right + i, weight, count - i);                                     \
+        kernel_set_plain.axpy[dtype](to + i, left + i, right + i, weight, count - i);                                  \
     }
 
 #define SCALE(name, type, load, store, multiply, spread, dtype)                                                        \
@@ -116,7 +116,7 @@ INLINE __m256i max_epi64(__m256i a, __m256i b)
         size_t i = 0;                                                                                                  \
         for (; count - i >= WIDTH(type); i += WIDTH(type))                                                             \
             store(to + i, multiply(spread((type)weight), load(from + i)));                                             \
-        kernels_plain.scale[dtype](to + i, from + i, weight, count - i);                                               \
+        kernel_set_plain.scale[dtype](to + i, from + i, weight, count - i);                                            \
     }
 
 /* NOLINTEND(bugprone-macro-parentheses) */
@@ -147,22 +147,22 @@ SCALE(avx2_scale_f64, double, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_mul_pd, 
 /* There is no vector division of integers: theirs goes through the plain loops. */
 AVX2 static void avx2_average_i32(void *out, const void *a, const void *b, size_t count, int divisor)
 {
-    kernels_plain.average[DTYPE_I32](out, a, b, count, divisor);
+    kernel_set_plain.average[DTYPE_I32](out, a, b, count, divisor);
 }
 
 AVX2 static void avx2_average_i64(void *out, const void *a, const void *b, size_t count, int divisor)
 {
-    kernels_plain.average[DTYPE_I64](out, a, b, count, divisor);
+    kernel_set_plain.average[DTYPE_I64](out, a, b, count, divisor);
 }
 
 AVX2 static void avx2_divide_i32(void *out, const void *a, size_t count, int divisor)
 {
-    kernels_plain.divide[DTYPE_I32](out, a, count, divisor);
+    kernel_set_plain.divide[DTYPE_I32](out, a, count, divisor);
 }
 
 AVX2 static void avx2_divide_i64(void *out, const void *a, size_t count, int divisor)
 {
-    kernels_plain.divide[DTYPE_I64](out, a, count, divisor);
+    kernel_set_plain.divide[DTYPE_I64](out, a, count, divisor);
 }
 
 static const struct kernel_set avx2_set = {

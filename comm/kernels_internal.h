@@ -23,7 +23,7 @@ struct kernel_set {
     scale_kernel *scale[REAL_DTYPES];
 };
 
-extern const struct kernel_set kernels_plain;
+extern const struct kernel_set kernel_set_plain;
 const struct kernel_set *kernels_avx2(void); /* NULL where the processor has no AVX2 */
 
 #endif

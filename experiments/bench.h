@@ -1,0 +1,59 @@
+/* bench.h - measuring collectives (bench.c) and saying so (bench_print.c), for cmd_bench.c. */
+#ifndef CHORALE_EXPERIMENTS_BENCH_H
+#define CHORALE_EXPERIMENTS_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "algos/spec.h"
+#include "base/dtype.h"
+#include "base/json.h"
+#include "experiments/worker.h"
+#include "sim/platform.h"
+
+enum bench_format { BENCH_NCCL, BENCH_OSU, BENCH_CSV, BENCH_JSON };
+
+struct bench_settings {
+    size_t begin, end, factor; /* bytes */
+    int iterations, warmup;
+    enum dtype dtype;
+    enum reduce_op op;
+    bool out_of_place, in_place; /* which are measured */
+    bool check, extended;
+    enum bench_format format;
+    const struct platform *platform; /* for predictions; NULL = none */
+};
+
+/* One vector size, out of place and in place. Times in seconds; NAN where not measured. */
+struct bench_half {
+    bool measured;
+    double time_s;       /* back-to-back calls, mean over calls and workers           */
+    double p50_s, p99_s; /* second pass: each call of the slowest worker              */
+    double wrong;        /* elements that are wrong, all workers; NAN: not checked    */
+};
+struct bench_row {
+    const char *name; /* canonical spec */
+    int workers;
+    const char *transport;
+    size_t bytes, count;
+    const struct bench_settings *settings;
+    struct bench_half half[2];                /* [0] out of place, [1] in place                  */
+    size_t wire_bytes, messages;              /* counted in the transport, maximum over workers  */
+    size_t schedule_bytes, schedule_messages; /* the schedule's, likewise                */
+    double predicted_s;                       /* NAN without a platform                          */
+    const char *refused;                      /* NULL: measured                                  */
+};
+
+/* Measure one spec at every size, on all workers of the job together; rank 0 gets each row through `row`. A schedule
+ * that refuses this team is one row with its reason. Wrong elements or traffic that differs from the schedule's make
+ * *faults grow. */
+typedef enum status bench_row_fn(void *context, const struct bench_row *row);
+enum status bench_spec(const struct worker *worker, const struct spec *spec, const struct bench_settings *settings,
+                       bench_row_fn *row, void *context, size_t *faults) MUST_CHECK;
+
+/* Heads and rows in each format on stdout; JSON rows are collected. */
+void bench_print_head(const struct bench_settings *settings, int workers, const char *transport);
+void bench_print_spec(const struct bench_settings *settings, const char *name, const char *timed);
+enum status bench_print_row(const struct bench_row *row, json_t *rows) MUST_CHECK;
+
+#endif

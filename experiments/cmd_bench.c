@@ -1,0 +1,292 @@
+/* cmd_bench.c - chorale bench: times and checks allreduce on a real network, for several worker counts in turn. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "experiments/bench.h"
+#include "experiments/counts.h"
+#include "experiments/program.h"
+
+static const char head[] =
+    "usage: chorale bench --allreduce=SPECS -n COUNTS [options]\n"
+    "Times back-to-back calls at each size and, with --check, compares every element. Strategies: one period of\n"
+    "their communication without compute, divided by the period.\n";
+
+static const struct option options_table[] = {
+    {.key = "allreduce",
+     .repeats = true,
+     .type = OPTION_SPEC,
+     .default_text = "ring",
+     .help = "specs (chorale list); all: every exact schedule"},
+    {.key = "workers",
+     .letter = 'n',
+     .type = OPTION_STRING,
+     .help = "worker counts: 4 or 2,3,5; inside a job: its size, or leave it out (default 2)"},
+    {.key = "begin", .letter = 'b', .type = OPTION_SIZE, .default_text = "8", .unit = "B", .help = "smallest vector"},
+    {.key = "end", .letter = 'e', .type = OPTION_SIZE, .default_text = "64M", .unit = "B", .help = "largest vector"},
+    {.key = "factor",
+     .letter = 'f',
+     .type = OPTION_INT,
+     .default_text = "2",
+     .min = 2,
+     .max = 1 << 20,
+     .help = "from one size to the next"},
+    {.key = "sizes", .type = OPTION_STRING, .help = "8..64M[:x2] = -b 8 -e 64M -f 2"},
+    {.key = "iters",
+     .type = OPTION_INT,
+     .default_text = "20",
+     .min = 1,
+     .max = 1e9,
+     .help = "calls timed at each size"},
+    {.key = "warmup",
+     .letter = 'w',
+     .type = OPTION_INT,
+     .default_text = "5",
+     .min = 0,
+     .max = 1e9,
+     .help = "calls before"},
+    {.key = "dtype",
+     .type = OPTION_CHOICE,
+     .default_text = "f32",
+     .choices = "f32|f64|i32|i64",
+     .help = "element type"},
+    {.key = "op", .type = OPTION_CHOICE, .default_text = "sum", .choices = "sum|min|max|avg", .help = "reduction"},
+    {.key = "in-place",
+     .type = OPTION_CHOICE,
+     .default_text = "both",
+     .choices = "both|only|no",
+     .help = "which are measured"},
+    {.key = "check", .type = OPTION_FLAG, .help = "compare every element with the exact result"},
+    {.key = "format",
+     .type = OPTION_CHOICE,
+     .default_text = "nccl",
+     .choices = "nccl|osu|csv|json",
+     .help = "of the output"},
+    {.key = "json", .type = OPTION_FLAG, .help = "the same as --format=json"},
+    {.key = "extended", .type = OPTION_FLAG, .help = "p50, p99, wire bytes, messages and prediction, too"},
+    {.key = "platform", .type = OPTION_STRING, .help = "platform file for predictions (chorale calibrate)"},
+    {.key = "rows", .type = OPTION_STRING, .help = "JSON rows to this file instead of stdout"},
+    WORKER_OPTIONS,
+    {.key = NULL},
+};
+
+struct plan {
+    const struct option_values *options;
+    struct spec *specs;
+    size_t spec_count;
+    int *counts; /* NULL: not given */
+    size_t count;
+    struct bench_settings settings;
+    struct platform platform;
+};
+
+/* ----------------------------------------------------------------------------------------------------------------
+ * options */
+
+static enum bench_format format_of(const struct option_values *options)
+{
+    static const char *const names[] = {"nccl", "osu", "csv", "json"};
+    const char *text = option_text(options, "format");
+    int format = BENCH_JSON;
+    for (int i = 0; i < 4; i++)
+        if (strcmp(text, names[i]) == 0)
+            format = i;
+    return option_flag(options, "json") ? BENCH_JSON : (enum bench_format)format;
+}
+
+static enum status read_settings(struct plan *plan)
+{
+    const struct option_values *options = plan->options;
+    struct bench_settings *s = &plan->settings;
+    const char *in_place = option_text(options, "in-place");
+    *s = (struct bench_settings){.begin = option_size(options, "begin"),
+                                 .end = option_size(options, "end"),
+                                 .factor = (size_t)option_int(options, "factor"),
+                                 .iterations = (int)option_int(options, "iters"),
+                                 .warmup = (int)option_int(options, "warmup"),
+                                 .out_of_place = strcmp(in_place, "only") != 0,
+                                 .in_place = strcmp(in_place, "no") != 0,
+                                 .check = option_flag(options, "check"),
+                                 .extended = option_flag(options, "extended"),
+                                 .format = format_of(options)};
+    if (option_given(options, "sizes"))
+        TRY(sizes_parse(option_text(options, "sizes"), &s->begin, &s->end, &s->factor));
+    if (s->end < s->begin)
+        return fail(STATUS_USAGE, "bench: the largest size, -e %zu, is below the smallest, -b %zu", s->end, s->begin);
+    TRY(dtype_parse(option_text(options, "dtype"), &s->dtype));
+    TRY(reduce_op_parse(option_text(options, "op"), &s->op));
+    if (option_given(options, "platform")) {
+        TRY(platform_read(option_text(options, "platform"), &plan->platform));
+        s->platform = &plan->platform;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_plan(struct plan *plan)
+{
+    const char *counts = option_text(plan->options, "workers");
+    TRY(spec_list_parse(option_text(plan->options, "allreduce"), &plan->specs, &plan->spec_count));
+    if (counts != NULL)
+        TRY(counts_parse(counts, WORKERS_MOST, &plan->counts, &plan->count));
+    return read_settings(plan);
+}
+
+/* --------------------------------------------------------------------------------------------------------------- a
+ * worker */
+
+static enum status take_row(void *context, const struct bench_row *row)
+{
+    return bench_print_row(row, context);
+}
+
+static enum status say_json(const struct plan *plan, json_t *rows)
+{
+    const char *path = option_text(plan->options, "rows");
+    json_t *document = json_pack("{s:O}", "rows", rows);
+    if (document == NULL)
+        return fail(STATUS_NO_MEMORY, "bench: no memory for the document");
+    const enum status status = path != NULL ? json_write(path, document) : json_print(stdout, document);
+    json_decref(document);
+    return status;
+}
+
+static enum status say_spec(const struct worker *worker, const struct spec *spec, const struct bench_settings *settings)
+{
+    struct text name = {0}, timed = {0};
+    uint64_t period = 1;
+    TRY(spec_period(spec, &worker->layout, &period));
+    spec_canonical(spec, &name);
+    if (spec->kind == SPEC_STRATEGY)
+        text_addf(&timed, "timed: its communication without compute, a period of %llu, divided by it",
+                  (unsigned long long)period);
+    bench_print_spec(settings, text_string(&name), timed.length > 0 ? text_string(&timed) : NULL);
+    text_release(&name);
+    text_release(&timed);
+    return STATUS_OK;
+}
+
+static enum status measure(const struct plan *plan, const struct worker *worker)
+{
+    enum status status = STATUS_OK;
+    const bool speaks = job_rank(worker->job) == 0;
+    size_t faults = 0;
+    json_t *rows = json_array();
+    if (speaks)
+        bench_print_head(&plan->settings, job_size(worker->job), comm_transport(worker->comm));
+    for (size_t i = 0; i < plan->spec_count; i++) {
+        if (speaks)
+            TRY_TO(done, say_spec(worker, &plan->specs[i], &plan->settings));
+        TRY_TO(done, bench_spec(worker, &plan->specs[i], &plan->settings, take_row, rows, &faults));
+    }
+    if (speaks && plan->settings.format == BENCH_JSON)
+        TRY_TO(done, say_json(plan, rows));
+    if (faults > 0)
+        status = fail(STATUS_FORMAT,
+                      "bench: %zu rows are wrong: wrong elements, or bytes that the schedule does not have", faults);
+done:
+    json_decref(rows);
+    return status;
+}
+
+static int work(const struct plan *plan)
+{
+    struct worker worker;
+    enum status status = worker_open(plan->options, plan->counts != NULL ? plan->counts[0] : 0, false, &worker);
+    if (status == STATUS_OK)
+        status = measure(plan, &worker);
+    return worker_close(&worker, status);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ the
+ * launcher */
+
+/* argv with the list of counts replaced by one, and JSON rows going to a file. */
+static int launch_one(const struct plan *plan, int workers, const char *rows, int argc, char **argv)
+{
+    char count[32], path[4200];
+    char **words = calloc((size_t)argc + 4, sizeof *words);
+    if (words == NULL)
+        return program_error(fail(STATUS_NO_MEMORY, "bench: no memory"));
+    memcpy(words, argv, (size_t)argc * sizeof *words);
+    snprintf(count, sizeof count, "--workers=%d", workers);
+    words[argc++] = count;
+    if (rows != NULL) {
+        snprintf(path, sizeof path, "--rows=%s", rows);
+        words[argc++] = path;
+    }
+    const int exit_code = worker_launch(workers, option_real(plan->options, "deadline"), argc, words);
+    free(words);
+    return exit_code;
+}
+
+static enum status append_rows(json_t *all, const char *path)
+{
+    json_error_t error;
+    json_t *document = json_load_file(path, 0, &error);
+    if (document == NULL)
+        return fail(STATUS_FORMAT, "%s: %s", path, error.text);
+    const int failed = json_array_extend(all, json_object_get(document, "rows"));
+    json_decref(document);
+    return failed ? fail(STATUS_NO_MEMORY, "bench: no memory for the rows") : STATUS_OK;
+}
+
+/* JSON from several jobs is one document: each job writes a file of its own, removed again. */
+static int launch_json(const struct plan *plan, int argc, char **argv)
+{
+    char folder[] = "/tmp/chorale-bench-XXXXXX", path[64];
+    int exit_code = 0;
+    json_t *all = json_array();
+    if (mkdtemp(folder) == NULL) {
+        json_decref(all);
+        return program_error(fail(STATUS_IO, "/tmp: no temporary folder could be made"));
+    }
+    snprintf(path, sizeof path, "%s/rows.json", folder);
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < plan->count && exit_code == 0 && status >= 0; i++) {
+        exit_code = launch_one(plan, plan->counts[i], path, argc, argv);
+        if (file_exists(path))
+            status = append_rows(all, path);
+        (void)unlink(path);
+    }
+    (void)rmdir(folder);
+    if (status >= 0)
+        status = say_json(plan, all);
+    json_decref(all);
+    return status < 0 ? program_error(status) : exit_code;
+}
+
+static int launch(const struct plan *plan, int argc, char **argv)
+{
+    static int two[] = {2};
+    struct plan with_counts = *plan;
+    int exit_code = 0;
+    if (plan->counts == NULL) {
+        with_counts.counts = two;
+        with_counts.count = 1;
+    }
+    if (plan->settings.format == BENCH_JSON)
+        return launch_json(&with_counts, argc, argv);
+    for (size_t i = 0; i < with_counts.count && exit_code == 0; i++)
+        exit_code = launch_one(plan, with_counts.counts[i], NULL, argc, argv);
+    return exit_code;
+}
+
+int cmd_bench(int argc, char **argv)
+{
+    struct option_values options;
+    int exit_code = 0;
+    if (!program_options(head, options_table, argc, argv, &options, &exit_code))
+        return exit_code;
+    struct plan plan = {.options = &options};
+    const enum status status = read_plan(&plan);
+    if (status < 0)
+        exit_code = program_error(status);
+    else
+        exit_code = job_is_worker() ? work(&plan) : launch(&plan, argc, argv);
+    free(plan.counts);
+    spec_list_release(plan.specs, plan.spec_count);
+    option_values_release(&options);
+    return exit_code;
+}

@@ -1,0 +1,254 @@
+/* cmd_sim.c - chorale sim: predicts one collective, or a training run, on a simulated platform. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "algos/spec.h"
+#include "base/json.h"
+#include "experiments/counts.h"
+#include "experiments/program.h"
+#include "sim/sim.h"
+
+static const char head[] =
+    "usage: chorale sim allreduce|train --allreduce=SPECS -n COUNTS --platform=FILE [options]\n"
+    "Predicts times on a platform (README, Files); train follows the strategy's step plan with the compute\n"
+    "times of a profile. Simulated figures, never measured ones.\n";
+
+static const struct option options_table[] = {
+    {.key = "allreduce", .repeats = true, .type = OPTION_SPEC, .default_text = "ring", .help = "specs (chorale list)"},
+    {.key = "workers",
+     .letter = 'n',
+     .type = OPTION_STRING,
+     .default_text = "4",
+     .help = "worker counts: 8 or 2,3,5 or 1..64"},
+    {.key = "platform", .type = OPTION_STRING, .help = "platform file (experiments/platforms/)"},
+    {.key = "bytes",
+     .type = OPTION_SIZE,
+     .default_text = "1M",
+     .unit = "B",
+     .help = "allreduce: size of the vector of f32"},
+    {.key = "profile",
+     .type = OPTION_STRING,
+     .help = "train: profile file (experiments/profiles/, train --profile-out)"},
+    {.key = "batch",
+     .type = OPTION_INT,
+     .default_text = "32",
+     .unit = "images",
+     .min = 1,
+     .max = 65536,
+     .help = "train: of one worker"},
+    {.key = "steps",
+     .type = OPTION_INT,
+     .default_text = "0",
+     .min = 0,
+     .max = 100000,
+     .help = "train: steps simulated; 0: enough for a period"},
+    {.key = "bucket",
+     .type = OPTION_SIZE,
+     .default_text = "0",
+     .unit = "B",
+     .help = "train: exchange in pieces of this size; 0: all at once"},
+    {.key = "segment",
+     .type = OPTION_SIZE,
+     .default_text = "0",
+     .unit = "B",
+     .help = "piece of a message on the wire; 0: a message is one"},
+    {.key = "window",
+     .type = OPTION_INT,
+     .default_text = "4",
+     .min = 1,
+     .max = 64,
+     .help = "receives posted ahead on each peer and lane"},
+    {.key = "nodes",
+     .type = OPTION_STRING,
+     .help = "node layout to pretend: 2x4 or 4+2 (default: the platform's nodes)"},
+    {.key = "overlap-reduction",
+     .type = OPTION_CHOICE,
+     .default_text = "yes",
+     .choices = "yes|no",
+     .help = "reducing overlaps with the network; no: as closed forms have it"},
+    {.key = "engine",
+     .type = OPTION_CHOICE,
+     .default_text = "event",
+     .choices = "event",
+     .help = "how time is simulated"},
+    {.key = "json", .type = OPTION_FLAG, .help = "one JSON document"},
+    {.key = NULL},
+};
+
+enum { SIM_MOST = 16384 };
+
+struct run {
+    const struct option_values *options;
+    struct platform platform;
+    struct profile profile;
+    bool train, json;
+    json_t *rows;
+};
+
+static struct sim_request network_of(const struct run *run, const struct layout *layout)
+{
+    return (struct sim_request){.platform = &run->platform,
+                                .layout = layout,
+                                .segment = option_size(run->options, "segment"),
+                                .window = (unsigned)option_int(run->options, "window"),
+                                .overlap_reduction =
+                                    strcmp(option_text(run->options, "overlap-reduction"), "yes") == 0};
+}
+
+static json_t *totals_json(const char *name, int workers, size_t bytes, const struct sim_result *result)
+{
+    return json_pack("{s:s, s:i, s:I, s:o, s:s, s:I, s:o}", "allreduce", name, "workers", workers, "bytes",
+                     (json_int_t)bytes, "time_us", json_number(result->time_s * 1e6), "engine", "event", "events",
+                     (json_int_t)result->events, "wall_s", json_number(result->wall_s));
+}
+
+static enum status sim_collective(const struct run *run, const struct spec *spec, const char *name,
+                                  const struct layout *layout)
+{
+    struct shape *shape = NULL;
+    struct sim_result result;
+    const struct sim_request request = network_of(run, layout);
+    const size_t bytes = option_size(run->options, "bytes");
+    uint64_t period = 1;
+    double total_s = 0;
+    TRY(spec_period(spec, layout, &period));
+    for (uint64_t step = 0; step < period; step++) { /* a strategy: the mean over a period of its communication */
+        TRY(spec_shape(spec, layout, step, bytes / 4, &shape));
+        const enum status status = sim_schedule(&request, shape, bytes / 4, 4, NULL, NULL, &result);
+        shape_destroy(shape);
+        TRY(status);
+        total_s += result.time_s;
+    }
+    result.time_s = total_s / (double)period;
+    if (run->json)
+        json_array_append_new(run->rows, totals_json(name, layout->workers, bytes / 4 * 4, &result));
+    else
+        printf("%-36s %6d %12zu %14.2f %12llu %8.2f\n", name, layout->workers, bytes / 4 * 4, result.time_s * 1e6,
+               (unsigned long long)result.events, result.wall_s);
+    return STATUS_OK;
+}
+
+static enum status sim_training(const struct run *run, const struct spec *spec, const char *name,
+                                const struct layout *layout)
+{
+    struct sim_train_result result;
+    const struct sim_train_request request = {.network = network_of(run, layout),
+                                              .spec = spec,
+                                              .profile = &run->profile,
+                                              .workers = layout->workers,
+                                              .batch = (int)option_int(run->options, "batch"),
+                                              .steps = (int)option_int(run->options, "steps"),
+                                              .bucket = option_size(run->options, "bucket")};
+    TRY(sim_train(&request, &result));
+    if (!run->json) {
+        printf("%-36s %6d %10.2f %10.2f %10.2f %12.1f %10.4f\n", name, layout->workers, result.step_s * 1e3,
+               result.compute_s * 1e3, result.exposed_s * 1e3, result.images_per_s, result.efficiency);
+        return STATUS_OK;
+    }
+    json_t *row = totals_json(name, layout->workers, run->profile.parameters * 4, &result.totals);
+    json_object_set_new(row, "step_ms", json_number(result.step_s * 1e3));
+    json_object_set_new(row, "compute_ms", json_number(result.compute_s * 1e3));
+    json_object_set_new(row, "exposed_ms", json_number(result.exposed_s * 1e3));
+    json_object_set_new(row, "images_per_s", json_number(result.images_per_s));
+    json_object_set_new(row, "efficiency", json_number(result.efficiency));
+    json_object_set_new(row, "bytes_sent_per_step", json_integer((json_int_t)result.bytes_sent_per_step));
+    json_object_set_new(row, "batch", json_integer(request.batch));
+    json_object_set_new(row, "platform", json_string(run->platform.name));
+    json_array_append_new(run->rows, row);
+    return STATUS_OK;
+}
+
+static enum status sim_one(const struct run *run, const struct spec *spec, int workers)
+{
+    enum status status = STATUS_OK;
+    struct layout layout = {0};
+    struct text name = {0};
+    const char *nodes = option_text(run->options, "nodes");
+    spec_canonical(spec, &name);
+    status = nodes != NULL ? layout_parse(nodes, workers, &layout) : platform_layout(&run->platform, workers, &layout);
+    if (status >= 0)
+        status = (run->train ? sim_training : sim_collective)(run, spec, text_string(&name), &layout);
+    layout_release(&layout);
+    text_release(&name);
+    return status;
+}
+
+static void say_head(const struct run *run)
+{
+    if (run->json)
+        return;
+    printf("# simulated on platform %s\n", run->platform.name);
+    if (run->train)
+        printf("# %-34s %6s %10s %10s %10s %12s %10s\n", "allreduce", "n", "step ms", "compute", "exposed", "images/s",
+               "efficiency");
+    else
+        printf("# %-34s %6s %12s %14s %12s %8s\n", "allreduce", "n", "bytes", "time us", "events", "wall s");
+}
+
+/* A single row is the document itself; several stand in "rows". */
+static enum status say_json(struct run *run)
+{
+    json_t *document = json_array_size(run->rows) == 1 ? json_incref(json_array_get(run->rows, 0))
+                                                       : json_pack("{s:O}", "rows", run->rows);
+    const enum status status =
+        document != NULL ? json_print(stdout, document) : fail(STATUS_NO_MEMORY, "sim: no memory for the document");
+    json_decref(document);
+    return status;
+}
+
+static enum status read_files(struct run *run)
+{
+    const char *platform = option_text(run->options, "platform"), *profile = option_text(run->options, "profile");
+    if (platform == NULL)
+        return fail(STATUS_USAGE, "sim: no platform: give --platform=FILE, as in experiments/platforms/fdr-4gpu.txt");
+    if (run->train && profile == NULL)
+        return fail(STATUS_USAGE,
+                    "sim train: no profile: give --profile=FILE, as in experiments/profiles/p100-fp32.txt");
+    TRY(platform_read(platform, &run->platform));
+    return run->train ? profile_read(profile, &run->profile) : STATUS_OK;
+}
+
+static enum status simulate(struct run *run)
+{
+    enum status status = STATUS_OK;
+    struct spec *specs = NULL;
+    size_t spec_count = 0, count = 0;
+    int *counts = NULL;
+    TRY_TO(done, read_files(run));
+    TRY_TO(done, spec_list_parse(option_text(run->options, "allreduce"), &specs, &spec_count));
+    TRY_TO(done, counts_parse(option_text(run->options, "workers"), SIM_MOST, &counts, &count));
+    say_head(run);
+    for (size_t s = 0; s < spec_count; s++)
+        for (size_t i = 0; i < count; i++)
+            TRY_TO(done, sim_one(run, &specs[s], counts[i]));
+    if (run->json)
+        status = say_json(run);
+    else if (fflush(stdout) != 0)
+        status = fail(STATUS_IO, "standard output: the rows could not be written");
+done:
+    free(counts);
+    spec_list_release(specs, spec_count);
+    profile_release(&run->profile);
+    return status;
+}
+
+int cmd_sim(int argc, char **argv)
+{
+    struct option_values options;
+    int exit_code = 0;
+    const char *what = argc > 1 ? argv[1] : "";
+    const bool train = strcmp(what, "train") == 0, help = strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0;
+    if (!train && !help && strcmp(what, "allreduce") != 0) {
+        const enum status status =
+            fail(STATUS_USAGE, "sim %s: say what to simulate: sim allreduce, or sim train", what);
+        return program_error(status);
+    }
+    if (!program_options(head, options_table, help ? argc : argc - 1, help ? argv : argv + 1, &options, &exit_code))
+        return exit_code;
+    struct run run = {.options = &options, .train = train, .json = option_flag(&options, "json"), .rows = json_array()};
+    const enum status status = simulate(&run);
+    json_decref(run.rows);
+    option_values_release(&options);
+    return status < 0 ? program_error(status) : 0;
+}

@@ -1,0 +1,60 @@
+/* main.c - chorale: one program, its commands in cmd_*.c. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "experiments/program.h"
+
+struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help;
+};
+
+static const struct command commands[] = {
+    {"list", cmd_list, "the catalogue: algorithms, strategies, graphs and their options"},
+    {"bench", cmd_bench, "time and check allreduce algorithms on a real network"},
+    {"train", cmd_train, "train a network with any algorithm"},
+    {"sim", cmd_sim, "predict collectives and training runs on a simulated platform"},
+    {"verify", cmd_verify, "prove schedules from their ops"},
+    {"explain", cmd_explain, "what an algorithm does: rounds, messages, bytes, a picture"},
+    {"run", cmd_run, "start any command as several local workers"},
+    {"calibrate", cmd_calibrate, "fit a platform file to measured times"},
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void say_commands(FILE *stream)
+{
+    fputs("usage: chorale COMMAND [options]      chorale COMMAND --help tells its options\n\n", stream);
+    for (int i = 0; i < COMMANDS; i++)
+        fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].help);
+}
+
+static int unknown(const char *word)
+{
+    const char *names[COMMANDS];
+    for (int i = 0; i < COMMANDS; i++)
+        names[i] = commands[i].name;
+    const char *near = nearest_spelling(word, names, COMMANDS);
+    if (near != NULL)
+        fprintf(stderr, "chorale: unknown command %s: did you mean %s?\n", word, near);
+    else
+        fprintf(stderr, "chorale: unknown command %s: chorale --help lists them\n", word);
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        say_commands(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        say_commands(stdout);
+        return 0;
+    }
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    return unknown(argv[1]);
+}
