@@ -12,9 +12,6 @@
 #include "comm/bootstrap/channel.h"
 #include "comm/bootstrap/control.h"
 
-#define DEFAULT_DEADLINE 30.0
-#define LONGEST_DEADLINE 86400.0
-
 struct job {
     int rank, size, local_rank;
     double deadline;
@@ -52,8 +49,8 @@ static enum status environment_int(const char *name, int low, int high, int *out
 static enum status environment_deadline(double *seconds)
 {
     const char *text = environment("CHORALE_DEADLINE");
-    double value = DEFAULT_DEADLINE;
-    if (text != NULL && (parse_real(text, &value) != STATUS_OK || !isfinite(value) || value <= 0))
+    double value = 0;
+    if (text != NULL && (parse_real(text, &value) != STATUS_OK || !(value > 0)))
         return fail(STATUS_USAGE, "environment: CHORALE_DEADLINE=%.40s: a number of seconds above 0 is wanted", text);
     *seconds = value;
     return STATUS_OK;
@@ -101,10 +98,7 @@ static enum status join(struct job *job, const struct job_options *options)
     if (gethostname(job->host, sizeof job->host - 1) != 0)
         memcpy(job->host, "localhost", sizeof "localhost"); /* longer names are cut where the system does not */
     TRY(environment_deadline(&job->deadline));
-    if (options->deadline > 0)
-        job->deadline = options->deadline;
-    if (job->deadline > LONGEST_DEADLINE)
-        job->deadline = LONGEST_DEADLINE;
+    job->deadline = control_deadline(options->deadline > 0 ? options->deadline : job->deadline);
     if (!control && !token)
         return STATUS_OK;
     if (!control || !token)

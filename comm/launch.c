@@ -5,7 +5,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -22,7 +21,6 @@
 #include "comm/bootstrap/launcher.h"
 #include "comm/bootstrap/spawn.h"
 
-#define DEFAULT_DEADLINE 30.0
 #define LOOK_MS 500 /* deaths are signalled, but a signal may go to another thread of the caller */
 
 /* What of the process is changed while the launcher runs, and is put back. */
@@ -248,7 +246,7 @@ static enum status start_workers(struct launcher *launcher, const struct setting
 /* --- the loop --- */
 
 /* Where each descriptor stands in the array for poll(): the signals, the listener, the launcher's two streams,
- * strangers, members, two streams of each member. Those that are not open are -1, which poll() skips. */
+ * strangers, members, two streams of each member. Those that are not open are -1. */
 enum { SLOT_SIGNALS, SLOT_LISTENER, SLOT_SINKS, SLOT_STRANGERS = SLOT_SINKS + 2 };
 
 static int slot_member(const struct launcher *launcher, int rank)
@@ -364,12 +362,31 @@ static bool finished(const struct launcher *launcher)
                                !label_sink_wanted(&launcher->sinks[1]));
 }
 
+/* poll() on the open ones, put together at the end of the array: it refuses more than the limit on open files. */
+static void slots_poll(struct launcher *launcher, struct pollfd *slots)
+{
+    int count = slot_count(launcher), open = 0;
+    struct pollfd *dense = slots + count;
+    for (int i = 0; i < count; i++) {
+        if (slots[i].fd >= 0)
+            dense[open++] = slots[i];
+    }
+    int ready = poll(dense, (nfds_t)open, wait_ms(launcher));
+    if (ready < 0 && errno != EINTR) { /* nothing can be watched any more; deaths are still seen */
+        verdict_failed(launcher, fail(STATUS_INTERNAL, "poll: %s", strerror(errno)));
+        clock_sleep_ns(1000000);
+    }
+    for (int i = 0, j = 0; i < count; i++) {
+        if (slots[i].fd >= 0)
+            slots[i].revents = ready > 0 ? dense[j++].revents : 0;
+    }
+}
+
 static void run(struct launcher *launcher, struct pollfd *slots)
 {
     while (!finished(launcher)) {
         slots_fill(launcher, slots);
-        if (poll(slots, (nfds_t)slot_count(launcher), wait_ms(launcher)) < 0)
-            continue; /* EINTR: a signal that is not ours */
+        slots_poll(launcher, slots);
         if (slots[SLOT_SIGNALS].revents != 0)
             take_signals(launcher);
         serve_members(launcher, slots);
@@ -407,7 +424,7 @@ static enum status launcher_init(struct launcher *launcher, const struct launch_
     void *members = NULL, *strangers = NULL;
     *launcher = (struct launcher){.request = request,
                                   .size = request->workers,
-                                  .deadline = request->deadline > 0 ? request->deadline : DEFAULT_DEADLINE,
+                                  .deadline = control_deadline(request->deadline),
                                   .listener = -1,
                                   .signals = -1,
                                   .join_due = NEVER,
@@ -438,7 +455,7 @@ static enum status launcher_init(struct launcher *launcher, const struct launch_
 static enum status launch(struct launcher *launcher, const struct setting *setting, struct launch_result *result)
 {
     void *slots = NULL;
-    TRY(memory_zeroed(&slots, (size_t)slot_count(launcher), sizeof(struct pollfd)));
+    TRY(memory_zeroed(&slots, 2 * (size_t)slot_count(launcher), sizeof(struct pollfd)));
     enum status started = start_workers(launcher, setting);
     if (started != STATUS_OK)
         verdict_failed(launcher, started);
@@ -462,8 +479,6 @@ static enum status request_check(const struct launch_request *request)
         return fail(STATUS_USAGE, "start %d workers: 1 to %d can be started", request->workers, CONTROL_WORKERS);
     if (request->argv == NULL || request->argv[0] == NULL || request->argv[0][0] == '\0')
         return fail(STATUS_USAGE, "start %d workers: no command", request->workers);
-    if (isnan(request->deadline))
-        return fail(STATUS_USAGE, "start %d workers: the deadline is not a number", request->workers);
     return STATUS_OK;
 }
 

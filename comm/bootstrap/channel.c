@@ -81,8 +81,8 @@ static bool connected_to_itself(int fd)
            here.sin_addr.s_addr == there.sin_addr.s_addr;
 }
 
-/* One attempt; errno's value, 0 when connected. */
-static int connect_once(int fd, const struct sockaddr_in *address, uint64_t deadline)
+/* errno's value, 0 when connected. */
+static int connect_socket(int fd, const struct sockaddr_in *address, uint64_t deadline)
 {
     if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0)
         return 0;
@@ -98,37 +98,47 @@ static int connect_once(int fd, const struct sockaddr_in *address, uint64_t dead
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
 }
 
-static enum status connect_until(const char *text, const struct sockaddr_in *address, double seconds, int *out)
+/* One attempt. STATUS_AGAIN: nobody listens, *error says how that shows. */
+static enum status connect_once(const struct sockaddr_in *address, uint64_t deadline, int *out, int *error)
 {
-    uint64_t deadline = deadline_after(seconds);
-    for (uint64_t pause = RETRY_FIRST_NS;; pause = pause < RETRY_LAST_NS ? pause * 2 : pause) {
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0)
-            return fail(STATUS_IO, "control channel: socket: %s", strerror(errno));
-        int error = connect_once(fd, address, deadline);
-        if (error == 0 && !connected_to_itself(fd)) {
-            int on = 1; /* small messages that are waited for; without it they are late, not wrong */
-            (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-            *out = fd;
-            return STATUS_OK;
-        }
+    int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return fail(STATUS_IO, "control channel: socket: %s", strerror(errno));
+    *error = connect_socket(fd, address, deadline);
+    if (*error == 0 && connected_to_itself(fd))
+        *error = ECONNREFUSED;
+    if (*error != 0) {
         close(fd);
+        return STATUS_AGAIN;
+    }
+    /* small messages that are waited for; without it they are late, not wrong */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    *out = fd;
+    return STATUS_OK;
+}
+
+static enum status connect_until(const char *text, const struct sockaddr_in *address, double seconds, int *fd)
+{
+    uint64_t deadline = deadline_after(seconds), pause = RETRY_FIRST_NS;
+    enum status status;
+    int error = 0;
+    while ((status = connect_once(address, deadline, fd, &error)) == STATUS_AGAIN) {
         if (deadline_passed(deadline))
             return fail(STATUS_TIMEOUT, "connect to the launcher at %.60s: %s for %.3g s: is it still running?", text,
-                        error != 0 ? strerror(error) : "nobody listens", seconds);
+                        strerror(error), seconds);
         clock_sleep_ns(pause);
+        pause = pause < RETRY_LAST_NS ? pause * 2 : pause;
     }
+    return status;
 }
 
 /* --- the thread --- */
 
-/* The job is over for this worker. Only the first reason is kept. */
-static void channel_fail(struct channel *channel, enum status status, const char *text, bool speak)
+/* Keep the first reason why the job is over for this worker; waits end. */
+static void note_failure(struct channel *channel, enum status status, const char *text)
 {
     pthread_mutex_lock(&channel->lock);
-    bool first = atomic_load(&channel->status) == STATUS_OK;
-    bool tell = first && channel->welcomed && channel->failed != NULL;
-    if (first) {
+    if (atomic_load(&channel->status) == STATUS_OK) {
         size_t length = strnlen(text, CONTROL_TEXT_BYTES);
         memcpy(channel->text, text, length);
         channel->text[length] = '\0';
@@ -136,8 +146,17 @@ static void channel_fail(struct channel *channel, enum status status, const char
         pthread_cond_broadcast(&channel->changed);
     }
     pthread_mutex_unlock(&channel->lock);
+}
+
+/* The job has ended without our doing. Called once: the thread ends after it. */
+static void channel_fail(struct channel *channel, enum status status, const char *text, bool speak)
+{
+    note_failure(channel, status, text);
+    pthread_mutex_lock(&channel->lock);
+    bool tell = channel->welcomed && channel->failed != NULL;
+    pthread_mutex_unlock(&channel->lock);
     if (tell) /* before the welcome channel_open() returns the failure instead */
-        channel->failed(channel->context, status, channel->text, speak);
+        channel->failed(channel->context, status, text, speak);
 }
 
 static void raise_flag(struct channel *channel, bool *flag)
@@ -162,8 +181,9 @@ static void take_gathered(struct channel *channel, struct control_reader *reader
     pthread_mutex_unlock(&channel->lock);
 }
 
+/* STATUS_OK, or why the job is over; *stopped when the launcher said so. */
 static enum status handle_frame(struct channel *channel, struct control_reader *reader,
-                                const struct control_frame *frame)
+                                const struct control_frame *frame, bool *stopped)
 {
     char text[CONTROL_TEXT_BYTES + 1];
     enum status why;
@@ -179,30 +199,30 @@ static enum status handle_frame(struct channel *channel, struct control_reader *
         return STATUS_OK;
     case CONTROL_STOP:
         TRY(control_text_get(frame, &why, text));
-        channel_fail(channel, why, text, false);
-        return STATUS_OK;
+        *stopped = true;
+        return fail(why, "%s", text);
     default:
         return fail(STATUS_FORMAT, "control channel: the launcher sent a message of type %d", (int)frame->type);
     }
 }
 
-/* Read what has come. False when the connection is of no more use. */
+/* Read what has come. False when the job is over for us. */
 static bool read_frames(struct channel *channel, struct control_reader *reader)
 {
     struct control_frame frame = {.length = 0};
-    enum status status;
-    while ((status = control_read(reader, channel->fd, CONTROL_WORKER_LIMIT, &frame)) == STATUS_OK) {
-        status = handle_frame(channel, reader, &frame);
-        if (status != STATUS_OK)
-            break;
+    bool stopped = false;
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK) {
+        status = control_read(reader, channel->fd, CONTROL_WORKER_LIMIT, &frame);
+        if (status == STATUS_PEER_LOST)
+            (void)fail(status, "the launcher is gone: it was killed or has crashed: start the job again");
+        if (status == STATUS_OK)
+            status = handle_frame(channel, reader, &frame, &stopped);
     }
     if (status == STATUS_AGAIN)
         return true;
-    if (status == STATUS_PEER_LOST)
-        channel_fail(channel, status, "the launcher is gone: it was killed or has crashed: start the job again",
-                     channel->rank == 0);
-    else
-        channel_fail(channel, status, status_message(), channel->rank == 0);
+    /* the launcher tells the user why it stops us; without it, one of us has to speak */
+    channel_fail(channel, status, status_message(), !stopped && channel->rank == 0);
     return false;
 }
 
@@ -366,10 +386,10 @@ bool channel_abort(struct channel *channel, enum status status, const char *text
 {
     unsigned char payload[4 + CONTROL_TEXT_BYTES];
     size_t length = control_text_put(payload, status, text);
-    if (send_frame(channel, CONTROL_ABORT, payload, length, NULL, 0) == STATUS_OK)
-        return true;
-    /* The job has ended already: whoever ended it has told the user. */
-    return atomic_load(&channel->status) != STATUS_OK && channel->failed != NULL;
+    /* If the job has ended already, whoever ended it has told the user, or the callback has. */
+    bool told = atomic_load(&channel->status) != STATUS_OK && channel->failed != NULL;
+    note_failure(channel, status, text); /* the other threads of this worker may stop, too */
+    return send_frame(channel, CONTROL_ABORT, payload, length, NULL, 0) == STATUS_OK || told;
 }
 
 /* --- life --- */
@@ -452,8 +472,10 @@ static enum status greet(struct channel *channel, const struct channel_request *
 enum status channel_open(const struct channel_request *request, struct channel **out)
 {
     struct channel *channel = NULL;
-    TRY(create(request, &channel));
-    enum status status = greet(channel, request);
+    enum status status = create(request, &channel);
+    if (status != STATUS_OK)
+        return status;
+    status = greet(channel, request);
     if (status != STATUS_OK) {
         channel_close(channel);
         return status;

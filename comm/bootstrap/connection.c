@@ -61,7 +61,8 @@ static void pop(struct connection *connection)
     blob_release(connection->queue[0]);
     connection->queued--;
     connection->sent = 0;
-    memmove(connection->queue, connection->queue + 1, connection->queued * sizeof connection->queue[0]);
+    for (size_t i = 0; i < connection->queued; i++)
+        connection->queue[i] = connection->queue[i + 1];
 }
 
 void connection_flush(struct connection *connection)

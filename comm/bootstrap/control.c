@@ -11,6 +11,15 @@
 
 #define PROTOCOL 0x63683031u /* "ch01": a stranger's first four bytes are hardly these */
 
+double control_deadline(double seconds)
+{
+    if (!(seconds > 0))
+        return CONTROL_DEFAULT_DEADLINE;
+    if (seconds < CONTROL_SHORTEST_DEADLINE)
+        return CONTROL_SHORTEST_DEADLINE;
+    return seconds < CONTROL_LONGEST_DEADLINE ? seconds : CONTROL_LONGEST_DEADLINE;
+}
+
 void control_put_u32(unsigned char *bytes, uint32_t value)
 {
     bytes[0] = (unsigned char)(value & 0xff);

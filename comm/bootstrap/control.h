@@ -38,6 +38,11 @@ enum {
     CONTROL_WORKERS = 1024
 };
 
+/* Seconds; a deadline outside is moved in. */
+#define CONTROL_DEFAULT_DEADLINE 30.0
+#define CONTROL_SHORTEST_DEADLINE 1e-3
+#define CONTROL_LONGEST_DEADLINE 86400.0
+
 /* The limits that each side sets to the payload of a frame. */
 #define CONTROL_STRANGER_LIMIT ((size_t)CONTROL_HELLO_BYTES)
 #define CONTROL_LAUNCHER_LIMIT ((size_t)CONTROL_GATHER_BYTES + 4)
@@ -73,6 +78,9 @@ void control_reader_release(struct control_reader *reader);
 
 /* The frame's header; `payload` bytes are to follow it. */
 void control_header(unsigned char header[CONTROL_HEADER_BYTES], enum control_type type, size_t payload);
+
+/* `seconds` <= 0: the default. */
+double control_deadline(double seconds);
 
 void control_put_u32(unsigned char *bytes, uint32_t value);
 uint32_t control_get_u32(const unsigned char *bytes);

@@ -67,7 +67,7 @@ static enum status add_place(const struct spawn_place *place, char **list)
             text_add(&text, place->token);
             break;
         case 8:
-            text_add_real(&text, place->deadline, 9);
+            text_add_fixed(&text, place->deadline, 6);
             break;
         default: /* IPATH_NO_BACKTRACE: libfabric's psm library would take over the signal handlers */
             text_add(&text, "1");
