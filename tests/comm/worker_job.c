@@ -14,6 +14,8 @@
 #include "base/clock.h"
 #include "comm/job.h"
 
+enum { MOST_WORKERS = 32 };
+
 struct worker {
     struct job *job;
     const char *folder;
@@ -59,8 +61,10 @@ static void leave_file(void)
 
 static enum status gather_once(struct job *job, size_t bytes, unsigned step)
 {
-    static unsigned char mine[65536], all[8 * 65536];
+    static unsigned char mine[65536], all[MOST_WORKERS * 65536];
     size_t size = (size_t)job_size(job);
+    if (size > MOST_WORKERS)
+        return fail(STATUS_USAGE, "%zu workers, at most %d", size, MOST_WORKERS);
     memset(mine, (int)((unsigned)job_rank(job) + step) & 0xff, bytes);
     TRY(job_allgather(job, mine, bytes, all));
     for (size_t i = 0; i < size * bytes; i++) {
