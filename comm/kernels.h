@@ -1,8 +1,8 @@
 /* kernels.h - reduction of element ranges, with run-time dispatch (AVX2 where the processor has it, else plain C).
  *
  * Both give the same bits: the operation on each element is the same IEEE operation in the same order.
- * min and max: if either operand is NaN, the result is NaN (the one quiet NaN), on every path; -0 is below +0. So they are
- * commutative to the bit; sums are, but for the payload of a NaN.
+ * min and max: if either operand is NaN, the result is NaN (the one quiet NaN), on every path; -0 is below +0. So they
+ * are commutative to the bit; sums are, but for the payload of a NaN.
  * Ranges may be unaligned to vectors (but aligned to their type); out may be a or b, else they don't overlap.
  */
 #ifndef CHORALE_COMM_KERNELS_H
@@ -13,9 +13,10 @@
 
 #include "base/dtype.h"
 
-/* out[i] = a[i] (op) b[i]; for REDUCE_AVG the sum, then / divisor when divisor > 1 (integers truncate towards zero). Other
- * operators ignore divisor. Integer sums wrap around. */
-void kernel_reduce(enum dtype dtype, enum reduce_op op, void *out, const void *a, const void *b, size_t count, int divisor);
+/* out[i] = a[i] (op) b[i]; for REDUCE_AVG the sum, then / divisor when divisor > 1 (integers truncate towards zero).
+ * Other operators ignore divisor. Integer sums wrap around. */
+void kernel_reduce(enum dtype dtype, enum reduce_op op, void *out, const void *a, const void *b, size_t count,
+                   int divisor);
 
 /* out[i] = a[i] + weight * b[i], f32 and f64 only (product and sum rounded separately: no fused multiply-add). */
 void kernel_axpy(enum dtype dtype, void *out, const void *a, const void *b, double weight, size_t count);

@@ -3,10 +3,10 @@
  * fabric.c (libfabric RDM tagged endpoints: shm, tcp;ofi_rxm, ...) and loopback.c (one process, for tests).
  *
  * Threads: a transport is used by one thread at a time; the executor's lock sees to it. Nothing blocks except `wait`.
- * Messages are matched by exact tag under the receive's `ignore` mask; several messages of one tag from one peer arrive in
- * order. A receive should stand before its message comes; what comes first is kept by the provider, within its limits.
- * A message must not be longer than its receive: loopback says so (STATUS_FORMAT), and so do libfabric's providers at best;
- * at worst shm's copy never ends and tcp drops the connection.
+ * Messages are matched by exact tag under the receive's `ignore` mask; several messages of one tag from one peer arrive
+ * in order. A receive should stand before its message comes; what comes first is kept by the provider, within its
+ * limits. A message must not be longer than its receive: loopback says so (STATUS_FORMAT), and so do libfabric's
+ * providers at best; at worst shm's copy never ends and tcp drops the connection.
  */
 #ifndef CHORALE_COMM_TRANSPORT_H
 #define CHORALE_COMM_TRANSPORT_H
@@ -18,11 +18,11 @@
 #include "base/status.h"
 #include "base/text.h"
 
-#define TRANSPORT_ANY (-1)                     /* receive from any peer             */
-#define TRANSPORT_TAG_BITS 60                  /* tags are below 2^60               */
+#define TRANSPORT_ANY (-1)    /* receive from any peer             */
+#define TRANSPORT_TAG_BITS 60 /* tags are below 2^60               */
 
-/* One transfer under way. Owned by the caller, who must leave it in place until it is reported by progress(). The provider
- * keeps its own context in `provider`, which must come first. */
+/* One transfer under way. Owned by the caller, who must leave it in place until it is reported by progress(). The
+ * provider keeps its own context in `provider`, which must come first. */
 struct transfer {
     void *provider[8];  /* libfabric's fi_context2                                               */
     void *context;      /* the caller's                                                          */
@@ -35,12 +35,12 @@ struct transport;
 struct transport_ops {
     /* Accepts NULL; outstanding transfers are abandoned. To be called when everyone has what was sent (a barrier). */
     void (*close)(struct transport *transport);
-    /* Start a send or receive. STATUS_AGAIN: no room now, call progress() and try again (bounded by the caller's deadline:
-     * a dead peer answers AGAIN for ever). Completion is reported by progress(), also for small messages. */
+    /* Start a send or receive. STATUS_AGAIN: no room now, call progress() and try again (bounded by the caller's
+     * deadline: a dead peer answers AGAIN for ever). Completion is reported by progress(), also for small messages. */
     enum status (*send)(struct transport *transport, int peer, uint64_t tag, const void *data, size_t bytes,
                         struct transfer *transfer);
-    enum status (*receive)(struct transport *transport, int peer, uint64_t tag, uint64_t ignore, void *data, size_t bytes,
-                           struct transfer *transfer);
+    enum status (*receive)(struct transport *transport, int peer, uint64_t tag, uint64_t ignore, void *data,
+                           size_t bytes, struct transfer *transfer);
     /* Move things on and report what is done: up to `limit` transfers. Never blocks. */
     enum status (*progress)(struct transport *transport, struct transfer **done, size_t limit, size_t *count);
     /* Nothing to do: wait until something may have happened, `ns` at most, by the provider's best means (sched_yield, a
@@ -55,27 +55,27 @@ struct transport_ops {
 
 struct transport {
     const struct transport_ops *ops;
-    const char *name;    /* as users type it: "shm", "tcp", "loopback" */
+    const char *name; /* as users type it: "shm", "tcp", "loopback" */
     int rank, size;
-    size_t eager_limit;  /* messages up to this travel best without the receiver's grant (bytes, with our header) */
+    size_t eager_limit; /* messages up to this travel best without the receiver's grant (bytes, with our header) */
 };
 
 struct job;
 
 struct fabric_request {
     struct job *job;
-    const char *name;     /* auto, shm, tcp, net, verbs, efa. auto: shm if every worker has it and all are on one host
-                             with one /dev/shm, else tcp; decided jointly over the job's channel                    */
-    const char *provider; /* raw libfabric provider string that overrides `name`; NULL = none                       */
-    const char *interface;/* tcp: the interface to use; NULL = lo when all workers are on this host                  */
+    const char *name;      /* auto, shm, tcp, net, verbs, efa. auto: shm if every worker has it and all are on one host
+                              with one /dev/shm, else tcp; decided jointly over the job's channel                    */
+    const char *provider;  /* raw libfabric provider string that overrides `name`; NULL = none                       */
+    const char *interface; /* tcp: the interface to use; NULL = lo when all workers are on this host                  */
 };
 
 /* Collective over the job. STATUS_UNAVAILABLE when the provider is missing here, naming it and what to install or free
  * (e.g. /dev/shm too small: wanted and available bytes); STATUS_USAGE for an unknown name. */
 enum status fabric_open(const struct fabric_request *request, struct transport **transport) MUST_CHECK;
 
-/* `size` endpoints in one process. mode: how messages arrive. Any thread may use its own endpoint. Close each endpoint with
- * ops->close; the hub goes with the last one. */
+/* `size` endpoints in one process. mode: how messages arrive. Any thread may use its own endpoint. Close each endpoint
+ * with ops->close; the hub goes with the last one. */
 enum loopback_mode {
     LOOPBACK_IN_ORDER,
     LOOPBACK_SHUFFLED, /* messages between different (peer, tag) overtake each other at random */
