@@ -1,0 +1,201 @@
+/* summary.c - a run in figures: means and quantiles over its steps, and summary.json. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/json.h"
+#include "base/memory.h"
+#include "nn/trainer.h"
+
+enum { LOSS_STEPS = 20 };
+
+static double mean_loss(const struct step_row *rows, size_t count)
+{
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += rows[i].loss;
+    return sum / (double)count;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Steps of a mean loss: the first and the last ones do not overlap. */
+static size_t loss_steps(size_t count)
+{
+    size_t half = count > 1 ? count / 2 : 1;
+    return half < LOSS_STEPS ? half : LOSS_STEPS;
+}
+
+/* Nearest rank of sorted values. */
+static double quantile(const double *sorted, size_t count, double q)
+{
+    size_t rank = (size_t)ceil(q * (double)count);
+    return sorted[rank > 0 ? rank - 1 : 0];
+}
+
+static size_t timing_skip(const struct trainer *trainer, size_t steps)
+{
+    int wanted = trainer->request->timing_skip;
+    size_t skip = steps > 4 ? 2 : steps > 1;
+    if (wanted >= 0)
+        skip = (size_t)wanted;
+    return skip < steps ? skip : steps - 1;
+}
+
+static enum status summarise_times(const struct step_row *rows, size_t count, size_t global_batch,
+                                   struct train_summary *summary)
+{
+    void *memory = NULL;
+    TRY(memory_zeroed(&memory, count, sizeof(double)));
+    double *steps_ms = memory;
+    struct step_row sum = {.loss = 0};
+    for (size_t i = 0; i < count; i++) {
+        steps_ms[i] = rows[i].step_s * 1e3;
+        sum.step_s += rows[i].step_s;
+        sum.compute_s += rows[i].compute_s;
+        sum.comm_s += rows[i].comm_s;
+        sum.exposed_s += rows[i].exposed_s;
+        sum.bytes += rows[i].bytes;
+    }
+    qsort(steps_ms, count, sizeof steps_ms[0], by_value);
+    double n = (double)count;
+    summary->images_per_s = n * (double)global_batch / sum.step_s;
+    summary->step_ms = sum.step_s / n * 1e3;
+    summary->step_ms_p50 = quantile(steps_ms, count, 0.5);
+    summary->step_ms_p99 = quantile(steps_ms, count, 0.99);
+    summary->compute_ms = sum.compute_s / n * 1e3;
+    summary->comm_ms = sum.comm_s / n * 1e3;
+    summary->exposed_ms = sum.exposed_s / n * 1e3;
+    summary->bytes_sent_per_step = sum.bytes / n;
+    free(memory);
+    return STATUS_OK;
+}
+
+static json_t *hashes_json(const uint64_t *hashes, int count)
+{
+    json_t *array = json_array();
+    for (int i = 0; i < count; i++) {
+        char text[17];
+        snprintf(text, sizeof text, "%016llx", (unsigned long long)hashes[i]);
+        (void)json_array_append_new(array, json_string(text)); /* a missing one fails in json_write(), too */
+    }
+    return array;
+}
+
+static json_t *reals_json(const double *values, int count)
+{
+    json_t *array = json_array();
+    for (int i = 0; i < count; i++)
+        (void)json_array_append_new(array, json_number(values[i]));
+    return array;
+}
+
+static json_t *versions_json(const struct trainer *trainer)
+{
+    struct text backend = {0}, transport = {0};
+    trainer->request->backend->describe(trainer->backend, &backend);
+    comm_describe(trainer->request->comm, &transport);
+    json_t *object = json_pack("{ss ss}", "backend", text_string(&backend), "transport", text_string(&transport));
+    text_release(&backend);
+    text_release(&transport);
+    return object;
+}
+
+/* What was measured. */
+static json_t *results_json(const struct trainer *trainer, const struct train_summary *summary)
+{
+    int workers = job_size(trainer->request->job);
+    return json_pack(
+        "{so so so so so so so so so so so so so so so so so}", "images_per_s", json_number(summary->images_per_s),
+        "step_ms", json_number(summary->step_ms), "step_ms_p50", json_number(summary->step_ms_p50), "step_ms_p99",
+        json_number(summary->step_ms_p99), "compute_ms", json_number(summary->compute_ms), "comm_ms",
+        json_number(summary->comm_ms), "exposed_ms", json_number(summary->exposed_ms), "bytes_sent_per_step",
+        json_integer((json_int_t)llround(summary->bytes_sent_per_step)), "loss_first", json_number(summary->loss_first),
+        "loss_last", json_number(summary->loss_last), "top1", json_number(summary->top1), "test_loss",
+        json_number(summary->test_loss), "top1_of_workers",
+        trainer->evaluated ? reals_json(trainer->top1_of, workers) : json_null(), "parameter_hash",
+        hashes_json(trainer->parameter_hash, workers), "state_hash", hashes_json(trainer->state_hash, workers),
+        "consensus", json_number(summary->consensus), "versions", versions_json(trainer));
+}
+
+static json_t *bucket_json(size_t bucket)
+{
+    return bucket == BUCKET_TENSOR ? json_string("tensor") : json_integer((json_int_t)bucket);
+}
+
+/* What was asked for. */
+static json_t *settings_json(const struct trainer *trainer, size_t skip)
+{
+    const struct train_request *request = trainer->request;
+    struct text spec = {0}, nodes = {0};
+    spec_canonical(request->spec, &spec);
+    layout_describe(request->layout, &nodes);
+    json_t *object = json_pack(
+        "{ss si ss ss sI sI so so so so sI si si si sI so sb ss ss ss sI si ss ss si}", "allreduce", text_string(&spec),
+        "workers", job_size(request->job), "device", request->backend->name, "model", trainer->model->name, "steps",
+        (json_int_t)trainer->steps, "parameters", (json_int_t)trainer->model->parameters, "epochs",
+        json_number((double)trainer->steps / (double)trainer->steps_per_epoch), "lr", json_number(request->lr),
+        "momentum", json_number(request->momentum), "weight_decay", json_number(request->weight_decay), "warmup_steps",
+        (json_int_t)request->warmup_steps, "batch", request->batch, "threads", request->threads, "image_size",
+        trainer->model->image_size, "global_batch", (json_int_t)trainer->rate.global_batch, "bucket_bytes",
+        bucket_json(request->bucket), "exact", trainer->exact, "batch_norm_statistics",
+        trainer->exact ? "averaged" : "local", "nodes", text_string(&nodes), "transport", comm_transport(request->comm),
+        "segment", (json_int_t)comm_segment(request->comm), "window", (int)comm_window(request->comm), "host",
+        job_host(request->job), "started", trainer->started, "timing_skip", (int)skip);
+    text_release(&spec);
+    text_release(&nodes);
+    if (object != NULL && json_object_set_new(object, "seed", json_integer((json_int_t)request->seed)) != 0) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static enum status make_document(const struct trainer *trainer, size_t skip, struct train_summary *summary)
+{
+    json_t *document = settings_json(trainer, skip), *results = results_json(trainer, summary);
+    bool made = document != NULL && results != NULL && json_object_update(document, results) == 0;
+    json_decref(results);
+    if (!made) {
+        json_decref(document);
+        return fail(STATUS_NO_MEMORY, "out of memory: the summary");
+    }
+    summary->document = document;
+    return STATUS_OK;
+}
+
+enum status trainer_summarise(const struct trainer *trainer, struct train_summary *summary)
+{
+    size_t count = 0;
+    const struct step_row *rows = metrics_rows(trainer->metrics, &count);
+    size_t skip = timing_skip(trainer, count);
+    size_t some = loss_steps(count);
+    TRY(summarise_times(rows + skip, count - skip, trainer->rate.global_batch, summary));
+    summary->loss_first = mean_loss(rows, some);
+    summary->loss_last = mean_loss(rows + count - some, some);
+    summary->top1 = trainer->evaluated ? trainer->accuracy.top1 : (double)NAN;
+    summary->test_loss = trainer->evaluated ? trainer->accuracy.loss : (double)NAN;
+    summary->consensus = trainer->consensus;
+    TRY(make_document(trainer, skip, summary));
+    if (trainer->folder.length == 0)
+        return STATUS_OK;
+    text_add(&summary->folder, text_string(&trainer->folder));
+    struct text path = {0};
+    text_addf(&path, "%s/summary.json", text_string(&trainer->folder));
+    enum status status = text_check(&path);
+    if (status >= 0)
+        status = json_write(text_string(&path), summary->document);
+    text_release(&path);
+    return status;
+}
+
+void train_summary_release(struct train_summary *summary)
+{
+    text_release(&summary->folder);
+    json_decref(summary->document);
+    *summary = (struct train_summary){.document = NULL};
+}
