@@ -58,7 +58,7 @@ logged() {
     local step=$1
     shift
     if ! "$@" >>"$log" 2>&1 9>&-; then
-        tail -n 40 "$log" >&2
+        grep -v '^\[[0-9]*/[0-9]*\] ' "$log" | tail -n 40 >&2 || true
         die "$step failed (all of its output: $log)"
     fi
 }
