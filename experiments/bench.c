@@ -353,8 +353,23 @@ static enum status make_shapes(struct subject *s, const struct spec *spec)
         TRY(spec_shape(spec, &s->worker->layout, s->period, 0, &s->shape[s->period]));
     if (s->shape[0]->algorithm->traits & TRAIT_MIXING &&
         (s->settings->dtype == DTYPE_I32 || s->settings->dtype == DTYPE_I64))
-        return fail(STATUS_REFUSED, "mixing needs f32 or f64");
+        return fail(STATUS_REFUSED, "mixing averages, which whole numbers can't: give --dtype=f32 or f64");
     return STATUS_OK;
+}
+
+static void drop_shapes(struct subject *s)
+{
+    for (size_t k = 0; k < s->period; k++)
+        shape_destroy(s->shape[k]);
+}
+
+enum status bench_possible(const struct spec *spec, const struct layout *layout, const struct bench_settings *settings)
+{
+    const struct worker nobody = {.layout = *layout};
+    struct subject s = {.worker = &nobody, .settings = settings};
+    const enum status status = make_shapes(&s, spec);
+    drop_shapes(&s);
+    return status;
 }
 
 static enum status say_refused(const struct subject *s, const char *name, bench_row_fn *say, void *context)
@@ -388,8 +403,7 @@ enum status bench_spec(const struct worker *worker, const struct spec *spec, con
 done:
     memory_pages_release(s.input, s.bytes_most);
     memory_pages_release(s.output, s.bytes_most);
-    for (size_t k = 0; k < s.period; k++)
-        shape_destroy(s.shape[k]);
+    drop_shapes(&s);
     text_release(&name);
     return status;
 }

@@ -20,6 +20,7 @@ struct bench_settings {
     enum reduce_op op;
     bool out_of_place, in_place; /* which are measured */
     bool check, extended;
+    bool head; /* CSV: the line of column names */
     enum bench_format format;
     const struct platform *platform; /* for predictions; NULL = none */
 };
@@ -50,6 +51,10 @@ struct bench_row {
 typedef enum status bench_row_fn(void *context, const struct bench_row *row);
 enum status bench_spec(const struct worker *worker, const struct spec *spec, const struct bench_settings *settings,
                        bench_row_fn *row, void *context, size_t *faults) MUST_CHECK;
+
+/* STATUS_REFUSED, with the reason, when a team of this layout can't run the spec: known without a job. */
+enum status bench_possible(const struct spec *spec, const struct layout *layout,
+                           const struct bench_settings *settings) MUST_CHECK;
 
 /* Heads and rows in each format on stdout; JSON rows are collected. */
 void bench_print_head(const struct bench_settings *settings, int workers, const char *transport);

@@ -43,6 +43,8 @@ static const char *const csv_columns[] = {
 
 void bench_print_head(const struct bench_settings *settings, int workers, const char *transport)
 {
+    if (settings->format == BENCH_CSV && !settings->head)
+        return;
     if (settings->format == BENCH_CSV) {
         struct text row = {0};
         for (size_t i = 0; i < sizeof csv_columns / sizeof *csv_columns; i++)

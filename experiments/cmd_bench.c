@@ -64,6 +64,11 @@ static const struct option options_table[] = {
      .default_text = "nccl",
      .choices = "nccl|osu|csv|json",
      .help = "of the output"},
+    {.key = "head",
+     .type = OPTION_CHOICE,
+     .default_text = "yes",
+     .choices = "yes|no",
+     .help = "csv: the line of column names"},
     {.key = "json", .type = OPTION_FLAG, .help = "the same as --format=json"},
     {.key = "extended", .type = OPTION_FLAG, .help = "p50, p99, wire bytes, messages and prediction, too"},
     {.key = "platform", .type = OPTION_STRING, .help = "platform file for predictions (chorale calibrate)"},
@@ -110,6 +115,7 @@ static enum status read_settings(struct plan *plan)
                                  .in_place = strcmp(in_place, "no") != 0,
                                  .check = option_flag(options, "check"),
                                  .extended = option_flag(options, "extended"),
+                                 .head = strcmp(option_text(options, "head"), "yes") == 0,
                                  .format = format_of(options)};
     if (option_given(options, "sizes"))
         TRY(sizes_parse(option_text(options, "sizes"), &s->begin, &s->end, &s->factor));
@@ -202,16 +208,51 @@ static int work(const struct plan *plan)
 /* ------------------------------------------------------------------------------------------------------------ the
  * launcher */
 
-/* argv with the list of counts replaced by one, and JSON rows going to a file. */
-static int launch_one(const struct plan *plan, int workers, const char *rows, int argc, char **argv)
+static enum status team_layout(const struct plan *plan, int workers, struct layout *layout)
 {
+    const char *nodes = option_text(plan->options, "nodes");
+    return nodes != NULL ? layout_parse(nodes, workers, layout) : layout_flat(workers, layout);
+}
+
+/* Refusals are rows of the result as long as there are others; where everything is refused, nothing is started. */
+static enum status check_plan(const struct plan *plan)
+{
+    enum status status = STATUS_OK;
+    bool possible = false;
+    char reason[1024] = "";
+    for (size_t i = 0; i < plan->count && status >= 0; i++) {
+        struct layout layout = {0};
+        TRY(team_layout(plan, plan->counts[i], &layout));
+        for (size_t k = 0; k < plan->spec_count && status >= 0 && !possible; k++) {
+            status = bench_possible(&plan->specs[k], &layout, &plan->settings);
+            possible = status == STATUS_OK;
+            if (status != STATUS_REFUSED)
+                continue;
+            if (reason[0] == '\0')
+                snprintf(reason, sizeof reason, "%s", status_message());
+            status = STATUS_OK;
+        }
+        layout_release(&layout);
+    }
+    if (status >= 0 && !possible)
+        status = fail(STATUS_REFUSED, "%s", reason);
+    return status;
+}
+
+/* argv with the list of counts replaced by one, and JSON rows going to a file. A table has one head. */
+static int launch_one(const struct plan *plan, size_t index, const char *rows, int argc, char **argv)
+{
+    static char no_head[] = "--head=no";
+    const int workers = plan->counts[index];
     char count[32], path[4200];
-    char **words = calloc((size_t)argc + 4, sizeof *words);
+    char **words = calloc((size_t)argc + 5, sizeof *words);
     if (words == NULL)
         return program_error(fail(STATUS_NO_MEMORY, "bench: no memory"));
     memcpy(words, argv, (size_t)argc * sizeof *words);
     snprintf(count, sizeof count, "--workers=%d", workers);
     words[argc++] = count;
+    if (index > 0)
+        words[argc++] = no_head;
     if (rows != NULL) {
         snprintf(path, sizeof path, "--rows=%s", rows);
         words[argc++] = path;
@@ -245,7 +286,7 @@ static int launch_json(const struct plan *plan, int argc, char **argv)
     snprintf(path, sizeof path, "%s/rows.json", folder);
     enum status status = STATUS_OK;
     for (size_t i = 0; i < plan->count && exit_code == 0 && status >= 0; i++) {
-        exit_code = launch_one(plan, plan->counts[i], path, argc, argv);
+        exit_code = launch_one(plan, i, path, argc, argv);
         if (file_exists(path))
             status = append_rows(all, path);
         (void)unlink(path);
@@ -266,10 +307,13 @@ static int launch(const struct plan *plan, int argc, char **argv)
         with_counts.counts = two;
         with_counts.count = 1;
     }
+    const enum status status = check_plan(&with_counts);
+    if (status < 0)
+        return program_error(status);
     if (plan->settings.format == BENCH_JSON)
         return launch_json(&with_counts, argc, argv);
     for (size_t i = 0; i < with_counts.count && exit_code == 0; i++)
-        exit_code = launch_one(plan, with_counts.counts[i], NULL, argc, argv);
+        exit_code = launch_one(&with_counts, i, NULL, argc, argv);
     return exit_code;
 }
 

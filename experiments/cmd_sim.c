@@ -1,4 +1,5 @@
 /* cmd_sim.c - chorale sim: predicts one collective, or a training run, on a simulated platform. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +85,8 @@ struct run {
     struct profile profile;
     bool train, json;
     json_t *rows;
+    size_t simulated;
+    struct text refused; /* why the first one was */
 };
 
 static struct sim_request network_of(const struct run *run, const struct layout *layout)
@@ -98,9 +101,9 @@ static struct sim_request network_of(const struct run *run, const struct layout 
 
 static json_t *totals_json(const char *name, int workers, size_t bytes, const struct sim_result *result)
 {
-    return json_pack("{s:s, s:i, s:I, s:o, s:s, s:I, s:o}", "allreduce", name, "workers", workers, "bytes",
+    return json_pack("{s:s, s:i, s:I, s:o, s:s, s:I, s:o, s:n}", "allreduce", name, "workers", workers, "bytes",
                      (json_int_t)bytes, "time_us", json_number(result->time_s * 1e6), "engine", "event", "events",
-                     (json_int_t)result->events, "wall_s", json_number(result->wall_s));
+                     (json_int_t)result->events, "wall_s", json_number(result->wall_s), "refused");
 }
 
 static enum status sim_collective(const struct run *run, const struct spec *spec, const char *name,
@@ -159,7 +162,23 @@ static enum status sim_training(const struct run *run, const struct spec *spec, 
     return STATUS_OK;
 }
 
-static enum status sim_one(const struct run *run, const struct spec *spec, int workers)
+/* A row with its reason: the others of a list go on. */
+static void take_refusal(struct run *run, const char *name, int workers)
+{
+    const struct sim_result none = {.time_s = NAN};
+    if (run->json) {
+        const size_t bytes = run->train ? run->profile.parameters * 4 : option_size(run->options, "bytes") / 4 * 4;
+        json_t *row = totals_json(name, workers, bytes, &none);
+        json_object_set_new(row, "refused", json_string(status_message()));
+        json_array_append_new(run->rows, row);
+    } else {
+        printf("%-36s %6d refused: %s\n", name, workers, status_message());
+    }
+    if (run->refused.length == 0)
+        text_add(&run->refused, status_message());
+}
+
+static enum status sim_one(struct run *run, const struct spec *spec, int workers)
 {
     enum status status = STATUS_OK;
     struct layout layout = {0};
@@ -169,6 +188,12 @@ static enum status sim_one(const struct run *run, const struct spec *spec, int w
     status = nodes != NULL ? layout_parse(nodes, workers, &layout) : platform_layout(&run->platform, workers, &layout);
     if (status >= 0)
         status = (run->train ? sim_training : sim_collective)(run, spec, text_string(&name), &layout);
+    if (status == STATUS_OK)
+        run->simulated++;
+    if (status == STATUS_REFUSED) {
+        take_refusal(run, text_string(&name), workers);
+        status = STATUS_OK;
+    }
     layout_release(&layout);
     text_release(&name);
     return status;
@@ -222,7 +247,9 @@ static enum status simulate(struct run *run)
     for (size_t s = 0; s < spec_count; s++)
         for (size_t i = 0; i < count; i++)
             TRY_TO(done, sim_one(run, &specs[s], counts[i]));
-    if (run->json)
+    if (run->simulated == 0)
+        status = fail(STATUS_REFUSED, "%s", text_string(&run->refused));
+    else if (run->json)
         status = say_json(run);
     else if (fflush(stdout) != 0)
         status = fail(STATUS_IO, "standard output: the rows could not be written");
@@ -239,15 +266,14 @@ int cmd_sim(int argc, char **argv)
     int exit_code = 0;
     const char *what = argc > 1 ? argv[1] : "";
     const bool train = strcmp(what, "train") == 0, help = strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0;
-    if (!train && !help && strcmp(what, "allreduce") != 0) {
-        const enum status status =
-            fail(STATUS_USAGE, "sim %s: say what to simulate: sim allreduce, or sim train", what);
-        return program_error(status);
-    }
+    if (!train && !help && strcmp(what, "allreduce") != 0)
+        return program_error(fail(STATUS_USAGE, "sim%s%s: say what to simulate: sim allreduce, or sim train",
+                                  what[0] != '\0' ? " " : "", what));
     if (!program_options(head, options_table, help ? argc : argc - 1, help ? argv : argv + 1, &options, &exit_code))
         return exit_code;
     struct run run = {.options = &options, .train = train, .json = option_flag(&options, "json"), .rows = json_array()};
     const enum status status = simulate(&run);
+    text_release(&run.refused);
     json_decref(run.rows);
     option_values_release(&options);
     return status < 0 ? program_error(status) : 0;

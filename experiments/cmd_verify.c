@@ -30,6 +30,7 @@ enum { VERIFY_MOST = 16384 };
 struct tally {
     size_t proved, refused, broken;
     json_t *rows; /* NULL: text */
+    struct text first_refusal;
 };
 
 static void add_row(struct tally *tally, const char *name, int workers, bool ok, bool refused, const char *reason)
@@ -37,6 +38,8 @@ static void add_row(struct tally *tally, const char *name, int workers, bool ok,
     tally->proved += ok;
     tally->refused += refused;
     tally->broken += !ok && !refused;
+    if (refused && tally->first_refusal.length == 0)
+        text_add(&tally->first_refusal, reason);
     if (tally->rows != NULL)
         json_array_append_new(tally->rows,
                               json_pack("{s:s, s:i, s:b, s:b, s:s?}", "allreduce", name, "workers", workers, "ok",
@@ -104,9 +107,13 @@ static enum status finish(struct tally *tally)
         TRY(status);
     } else {
         printf("%zu proved, %zu refused, %zu broken\n", tally->proved, tally->refused, tally->broken);
+        if (fflush(stdout) != 0)
+            return fail(STATUS_IO, "standard output: the results could not be written");
     }
     if (tally->broken > 0)
         return fail(STATUS_FORMAT, "verify: %zu schedules are broken", tally->broken);
+    if (tally->proved == 0) /* a name that no count of workers can have is no success */
+        return fail(STATUS_REFUSED, "%s", text_string(&tally->first_refusal));
     return STATUS_OK;
 }
 
@@ -125,6 +132,7 @@ static enum status verify(const struct option_values *options)
         TRY_TO(done, verify_counts(&specs[i], options, counts, count, &tally));
     status = finish(&tally);
 done:
+    text_release(&tally.first_refusal);
     json_decref(tally.rows);
     free(counts);
     spec_list_release(specs, spec_count);
