@@ -23,6 +23,8 @@ static const struct option options_table[] = {
     {.key = NULL},
 };
 
+enum { FILE_MOST = 1 << 28 }; /* bytes */
+
 struct rows {
     struct calibration_row *row;
     size_t count, capacity;
@@ -76,19 +78,30 @@ static enum status write_platform(const struct option_values *options, const str
     return status;
 }
 
+static enum status read_bench(const char *path, json_t **document)
+{
+    char *text = NULL;
+    size_t length = 0;
+    json_error_t where;
+    TRY(file_read(path, FILE_MOST, &text, &length));
+    *document = json_loadb(text, length, 0, &where);
+    free(text);
+    return *document != NULL
+               ? STATUS_OK
+               : fail(STATUS_FORMAT, "%s:%d: %s: give what chorale bench --json wrote", path, where.line, where.text);
+}
+
 static enum status calibrate(const struct option_values *options)
 {
     enum status status = STATUS_OK;
     struct rows rows = {0};
     struct cost_model model;
     double error = 0;
-    json_error_t where;
+    json_t *document = NULL;
     const char *path = option_text(options, "bench");
     if (path == NULL)
         return fail(STATUS_USAGE, "calibrate: no measurement: give --bench=FILE, written by chorale bench --json");
-    json_t *document = json_load_file(path, 0, &where);
-    if (document == NULL)
-        return fail(STATUS_FORMAT, "%s:%d: %s: give what chorale bench --json wrote", path, where.line, where.text);
+    TRY(read_bench(path, &document));
     TRY_TO(done, take_rows(document, option_size(options, "smallest"), option_size(options, "largest"), &rows));
     TRY_TO(done, calibrate_fit(rows.row, rows.count, &model, &error));
     status = write_platform(options, &model, error, rows.count);

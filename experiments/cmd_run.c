@@ -55,11 +55,7 @@ int cmd_run(int argc, char **argv)
     if (status < 0) {
         exit_code = program_error(status);
     } else if (help) {
-        struct text text = {0};
-        text_add(&text, head);
-        option_help(options_table, &text);
-        fputs(text_string(&text), stdout);
-        text_release(&text);
+        exit_code = program_help(head, options_table);
     } else {
         char **command = calloc(words + 1, sizeof *command);
         for (size_t i = 0; command != NULL && i < words; i++)

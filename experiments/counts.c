@@ -42,17 +42,18 @@ enum status counts_parse(const char *text, int most, int **counts, size_t *count
 {
     enum status status = STATUS_OK;
     size_t capacity = 0;
-    char *copy = NULL, *rest = NULL;
+    char *copy = NULL;
     *counts = NULL;
     *count = 0;
     TRY(memory_string(&copy, text));
-    for (char *piece = strtok_r(copy, ",", &rest); piece != NULL && status >= 0; piece = strtok_r(NULL, ",", &rest)) {
+    for (char *piece = copy, *next = NULL; piece != NULL && status >= 0; piece = next) {
         int first = 0, last = 0;
+        next = strchr(piece, ',');
+        if (next != NULL)
+            *next++ = '\0';
         status = read_piece(piece, most, &first, &last);
         status = status < 0 ? bad_count(text, most) : add_range(counts, count, &capacity, first, last);
     }
-    if (status >= 0 && *count == 0)
-        status = bad_count(text, most);
     free(copy);
     if (status < 0) {
         free(*counts);

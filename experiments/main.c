@@ -23,11 +23,14 @@ static const struct command commands[] = {
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
-static void say_commands(FILE *stream)
+static int say_commands(void)
 {
-    fputs("usage: chorale COMMAND [options]      chorale COMMAND --help tells its options\n\n", stream);
+    puts("usage: chorale COMMAND [options]      chorale COMMAND --help tells its options\n");
     for (int i = 0; i < COMMANDS; i++)
-        fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].help);
+        printf("  %-10s %s\n", commands[i].name, commands[i].help);
+    if (fflush(stdout) == 0)
+        return 0;
+    return program_error(fail(STATUS_IO, "standard output: the help could not be written"));
 }
 
 static int unknown(const char *word)
@@ -46,13 +49,11 @@ static int unknown(const char *word)
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        say_commands(stderr);
+        fputs("chorale: no command: chorale --help lists them\n", stderr);
         return 2;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
-        say_commands(stdout);
-        return 0;
-    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
+        return say_commands();
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);

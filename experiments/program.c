@@ -11,7 +11,7 @@ int program_error(enum status status)
     return status_exit_code(status);
 }
 
-static int say_help(const char *head, const struct option *table)
+int program_help(const char *head, const struct option *table)
 {
     struct text text = {0};
     text_add(&text, head);
@@ -33,7 +33,7 @@ bool program_options(const char *head, const struct option *table, int argc, cha
         status = option_parse(values, argc, argv, &help, NULL, NULL);
     if (status == STATUS_OK && !help)
         return true;
-    *exit_code = status < 0 ? program_error(status) : say_help(head, table);
+    *exit_code = status < 0 ? program_error(status) : program_help(head, table);
     option_values_release(values);
     return false;
 }

@@ -23,6 +23,9 @@ int cmd_calibrate(int argc, char **argv);
 /* Says `chorale: ` and this thread's latest failure on stderr; returns the exit code that belongs to `status`. */
 int program_error(enum status status);
 
+/* `head` and the table's help on stdout; returns the exit code. */
+int program_help(const char *head, const struct option *table);
+
 /* How most commands begin: parse argv by the table into *values, refusing words that are no options. True: go on, and
  * release *values in the end. False: all is said (the help, or what is wrong); return *exit_code. `head` is what the
  * help begins with: the usage line and a sentence. */
