@@ -133,6 +133,10 @@ void text_add_real(struct text *text, double value, int digits)
         if (strtod(buffer, NULL) == value)
             break;
     }
+    /* %g writes 30 as 3e+01: whole numbers of ordinary size are written out. */
+    const double size = fabs(value);
+    if (strchr(buffer, 'e') != NULL && size >= 10 && size < 1e15 && strtod(buffer, NULL) == floor(strtod(buffer, NULL)))
+        (void)snprintf(buffer, sizeof buffer, "%.0f", strtod(buffer, NULL));
     locale_leave(scope);
     text_add(text, buffer);
 }
