@@ -17,10 +17,10 @@ REFERENCE = {"model": "resnet50", "workers": 128, "efficiency": 0.90}
 REFERENCE_TEXT = "ChainerMN, published: 90 % on 128 GPUs (Akiba, Fukuda, Suzuki 2017, arXiv:1710.11351)"
 
 INK, QUIET, GRID = "#22272e", "#6b7480", "#e4e7eb"
-STYLE = {  # told apart by colour, by shape and by the line
-    "measured": {"color": "#0b62a4", "marker": "o", "line": "-", "size": 7.5, "label": "measured: training on this host"},
-    "replayed": {"color": "#d1660f", "marker": "s", "line": "-", "size": 5.5, "label": "replayed: real exchange, computing slept after a profile"},
-    "simulated": {"color": "#5f7d22", "marker": "", "line": (0, (4, 1.6)), "size": 0, "label": "simulated platform"},
+STYLE = {  # told apart by colour, by shape and by the line; and set aside, so that equal values don't hide each other
+    "measured": {"color": "#0b62a4", "marker": "o", "line": "-", "size": 6, "aside": 0.955, "label": "measured: training on this host"},
+    "replayed": {"color": "#d1660f", "marker": "s", "line": "-", "size": 5.5, "aside": 1.047, "label": "replayed: real exchange, computing slept after a profile"},
+    "simulated": {"color": "#5f7d22", "marker": "", "line": (0, (4, 1.6)), "size": 0, "aside": 1, "label": "simulated platform"},
 }
 PANEL_INCHES = (3.35, 2.3)
 
@@ -70,12 +70,12 @@ def draw_series(axes, rows, mode, by_key):
     )
     if not points:
         return
-    workers, values = [point[0] for point in points], [point[1] for point in points]
+    workers, values = [point[0] * style["aside"] for point in points], [point[1] for point in points]
     axes.plot(workers, values, color=style["color"], linestyle=style["line"], linewidth=1.4, zorder=3)
     if mode == "simulated":
         axes.plot(workers, values, ".", color=style["color"], markersize=5, zorder=3)
         return
-    for count, value, error, is_wide in points:
+    for count, (_, value, error, is_wide) in zip(workers, points):
         axes.errorbar(count, value, yerr=value * error, color=style["color"], capsize=2.2, elinewidth=1, zorder=4)
         face = "white" if is_wide else style["color"]
         axes.plot(count, value, style["marker"], color=style["color"], markerfacecolor=face, markeredgewidth=1.3,
@@ -101,7 +101,8 @@ def draw_reference(axes):
 
 def panel_title(axes, spec):
     """The spec; long ones in smaller type rather than cut."""
-    axes.set_title(spec, loc="left", fontsize=9.5 if len(spec) < 34 else 7, fontweight="bold", color=INK, pad=5)
+    text = spec if spec != "none" else "none  (moves nothing: the bound)"
+    axes.set_title(text, loc="left", fontsize=9.5 if len(spec) < 34 else 7, fontweight="bold", color=INK, pad=5)
 
 
 def set_axes(axes, most, top):
@@ -177,7 +178,7 @@ def figure(pyplot, rows, origin):
     lines = -(-len(specs) // columns)
     handles = legend_entries(pyplot, modes, any(runs.wide(row) for row in good), reference)
     note = caption(rows, modes, origin)
-    above, below = 0.62 + 0.2 * len(handles), 0.55 + 0.155 * (note.count("\n") + 1)
+    above, below = 0.72 + 0.2 * -(-len(handles) // 2), 0.55 + 0.155 * (note.count("\n") + 1)
     width, height = max(7.6, PANEL_INCHES[0] * columns), PANEL_INCHES[1] * lines + above + below
     drawing, grid = pyplot.subplots(lines, columns, sharex=True, sharey=True, squeeze=False, figsize=(width, height))
     for spec, axes in zip(specs, grid.flat):
@@ -196,8 +197,8 @@ def figure(pyplot, rows, origin):
     drawing.subplots_adjust(left=0.62 / width, right=1 - 0.15 / width, top=1 - above / height, bottom=below / height,
                             hspace=0.34, wspace=0.08)  # fmt: skip
     drawing.text(0.1 / width, 1 - 0.14 / height, "Parallel efficiency by algorithm", fontsize=13, fontweight="bold", va="top")
-    drawing.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.02 / width, 1 - 0.36 / height), frameon=False,
-                   fontsize=8.5, labelspacing=0.35, handlelength=2.6, borderaxespad=0)  # fmt: skip
+    drawing.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.1 / width, 1 - 0.42 / height), frameon=False,
+                   ncols=2, columnspacing=2.5, borderpad=0, fontsize=8.5, labelspacing=0.35, handlelength=2.6, borderaxespad=0)  # fmt: skip
     drawing.text(0.5, (below - 0.36) / height, "workers", ha="center", va="center", fontsize=9, color=QUIET)
     drawing.text(0.1 / width, 0.08 / height, note, fontsize=7, color=QUIET, va="bottom", linespacing=1.45)
     return drawing
