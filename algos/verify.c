@@ -638,12 +638,16 @@ static void wake(struct world *w, int worker)
     }
 }
 
-static void complete(struct world *w, uint32_t index)
+static enum status complete(struct world *w, uint32_t index)
 {
     struct started *started = &w->started[index];
-    progression_complete(w->progression[started->worker], &started->action);
+    struct progression *progression = w->progression[started->worker];
+    if (progression_finished(progression))
+        return fail(STATUS_INTERNAL, "progression: finished while a segment is under way");
+    progression_complete(progression, &started->action);
     wake(w, started->worker);
     start_free(w, index);
+    return STATUS_OK;
 }
 
 /* The data of a message moves when both ends have long been waiting for it. */
@@ -663,9 +667,9 @@ static enum status complete_message(struct world *w, uint32_t index)
     }
     if (!reduces)
         channel->receiving = false;
-    complete(w, post->partner);
-    complete(w, index);
-    return STATUS_OK;
+    const uint32_t partner = post->partner;
+    TRY(complete(w, partner));
+    return complete(w, index);
 }
 
 /* Element by element, as late as possible. */
@@ -700,8 +704,7 @@ static enum status complete_ready(struct world *w, uint32_t index)
     compute(w, started);
     if (started->action.kind == ACTION_REDUCE)
         w->channel[started->channel].receiving = false;
-    complete(w, index);
-    return STATUS_OK;
+    return complete(w, index);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- driving
