@@ -1,0 +1,539 @@
+/* test_bench.c - `chorale bench` on the real transports: right results, the traffic that the schedule tells, and the
+ * formats as they are promised.
+ */
+#include <criterion/hooks.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support_program.h"
+
+#define TRANSPORTS "shm, tcp"
+#define WORKERS "2,3,5"
+
+TestSuite(bench, .init = program_setup, .fini = program_teardown, .timeout = 300);
+
+/* ---- the last line of the suite: what it ran on ---- */
+
+static size_t passed, tested;
+
+static void say_matrix(void)
+{
+    (void)fprintf(stderr, "bench: transports %s; %s workers, each exact schedule: %zu of %zu tests passed\n",
+                  TRANSPORTS, WORKERS, passed, tested);
+}
+
+ReportHook(POST_ALL)(struct criterion_global_stats *stats)
+{
+    passed = stats->tests_passed;
+    tested = stats->nb_tests - stats->tests_skipped;
+    if (tested > 0)
+        (void)atexit(say_matrix);
+}
+
+/* ---- rows ---- */
+
+static json_t *rows_of(const char *words)
+{
+    json_t *document = program_json(words);
+    json_t *rows = json_incref(json_object_get(document, "rows"));
+    cr_assert(json_is_array(rows), "%s", words);
+    json_decref(document);
+    return rows;
+}
+
+static bool is_about(double a, double b)
+{
+    return fabs(a - b) <= 1e-6 * fabs(b);
+}
+
+/* What holds for every row that was measured. */
+static void expect_row(const json_t *row, const char *words)
+{
+    const char *name = string_of(row, "allreduce");
+    double time_us = number_of(row, "time_us"), bytes = (double)integer_of(row, "bytes");
+    double workers = (double)integer_of(row, "workers");
+    cr_expect(json_is_null(json_object_get(row, "refused")), "%s: %s is refused", words, name);
+    cr_expect_gt(time_us, 0, "%s: %s", words, name);
+    cr_expect_gt(number_of(row, "p50_us"), 0, "%s: %s", words, name);
+    cr_expect_leq(number_of(row, "p50_us"), number_of(row, "p99_us"), "%s: %s", words, name);
+    cr_expect(is_about(number_of(row, "algbw"), bytes / (time_us * 1e-6) / 1e9), "%s: %s", words, name);
+    cr_expect(is_about(number_of(row, "busbw"), number_of(row, "algbw") * 2 * (workers - 1) / workers), "%s: %s", words,
+              name);
+    cr_expect_eq(integer_of(row, "wire_bytes"), integer_of(row, "schedule_bytes"), "%s: %s, %g workers, %g bytes",
+                 words, name, workers, bytes);
+    cr_expect_eq(integer_of(row, "messages"), integer_of(row, "schedule_messages"), "%s: %s, %g workers, %g bytes",
+                 words, name, workers, bytes);
+    cr_expect(json_is_boolean(json_object_get(row, "in_place")));
+}
+
+static void expect_right(const json_t *row, const char *words)
+{
+    expect_row(row, words);
+    cr_expect_eq(integer_of(row, "wrong"), 0, "%s: %s, %lld workers, %lld bytes", words, string_of(row, "allreduce"),
+                 integer_of(row, "workers"), integer_of(row, "bytes"));
+}
+
+/* The rows with these values; -1 and NULL: any. */
+static size_t count_rows(const json_t *rows, const char *name, json_int_t workers, json_int_t bytes, int in_place)
+{
+    size_t index = 0, found = 0;
+    json_t *row = NULL;
+    json_array_foreach(rows, index, row)
+    {
+        found += (name == NULL || strcmp(string_of(row, "allreduce"), name) == 0) &&
+                 (workers < 0 || integer_of(row, "workers") == workers) &&
+                 (bytes < 0 || integer_of(row, "bytes") == bytes) &&
+                 (in_place < 0 || json_is_true(json_object_get(row, "in_place")) == (in_place == 1));
+    }
+    return found;
+}
+
+static bool is_exact_schedule(const json_t *entry)
+{
+    return strcmp(string_of(entry, "kind"), "schedule") == 0 && json_is_true(json_object_get(entry, "exact"));
+}
+
+/* ---- right, everywhere ---- */
+
+static void expect_a_row(const json_t *rows, const char *name, json_int_t workers, json_int_t bytes)
+{
+    for (int in_place = 0; in_place < 2; in_place++)
+        cr_expect_eq(count_rows(rows, name, workers, bytes, in_place), 1, "%s on %lld workers, %lld bytes, %d", name,
+                     workers, bytes, in_place);
+}
+
+/* Rows of one name and count of workers: one each, or one that is refused with a reason. */
+static void expect_rows_of(const json_t *rows, const char *name, json_int_t workers)
+{
+    static const json_int_t sizes[] = {4, 64, 1024, 16384, 262144};
+    size_t index = 0;
+    json_t *row = NULL;
+    json_array_foreach(rows, index, row)
+    {
+        const char *reason = json_string_value(json_object_get(row, "refused"));
+        if (reason != NULL && strcmp(string_of(row, "allreduce"), name) == 0 && integer_of(row, "workers") == workers) {
+            cr_expect_str_not_empty(reason);
+            cr_expect_eq(count_rows(rows, name, workers, -1, -1), 1, "%s", name);
+            return;
+        }
+    }
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        expect_a_row(rows, name, workers, sizes[i]);
+}
+
+static void expect_all_right(const char *transport)
+{
+    static const json_int_t workers[] = {2, 3, 5};
+    char words[200];
+    size_t index = 0, names = 0;
+    json_t *row = NULL, *entry = NULL, *list = program_json("list --json");
+    (void)snprintf(words, sizeof words,
+                   "bench --allreduce=all -n " WORKERS
+                   " --sizes=4..1M:x16 --check --iters=2 -w 1 --json --transport=%s",
+                   transport);
+    json_t *rows = rows_of(words);
+    json_array_foreach(rows, index, row)
+    {
+        if (!json_is_null(json_object_get(row, "refused")))
+            continue;
+        expect_right(row, words);
+        cr_expect_str_eq(string_of(row, "transport"), transport);
+        cr_expect_eq(integer_of(row, "bytes"), 4 * integer_of(row, "count"));
+        cr_expect_str_eq(string_of(row, "dtype"), "f32");
+        cr_expect_str_eq(string_of(row, "op"), "sum");
+    }
+    json_array_foreach(json_object_get(list, "algorithms"), index, entry)
+    {
+        if (!is_exact_schedule(entry))
+            continue;
+        names++;
+        for (size_t i = 0; i < sizeof workers / sizeof workers[0]; i++)
+            expect_rows_of(rows, string_of(entry, "name"), workers[i]);
+    }
+    cr_expect_gt(names, 0);
+    cr_expect_eq(count_rows(rows, "ring", -1, 262144, 1), 3);
+    json_decref(rows);
+    json_decref(list);
+}
+
+Test(bench, every_exact_schedule_is_right_over_shm)
+{
+    expect_all_right("shm");
+}
+
+Test(bench, every_exact_schedule_is_right_over_tcp)
+{
+    expect_all_right("tcp");
+}
+
+Test(bench, every_type_and_reduction_is_right)
+{
+    static const char *const types[] = {"f32", "f64", "i32", "i64"}, *const ops[] = {"sum", "min", "max", "avg"};
+    for (int i = 0; i < 16; i++) {
+        char words[200];
+        size_t index = 0;
+        json_t *row = NULL;
+        (void)snprintf(words, sizeof words,
+                       "bench --allreduce=all -n 3 --sizes=8..4K:x512 --check --iters=1 -w 0 --json --dtype=%s --op=%s",
+                       types[i / 4], ops[i % 4]);
+        json_t *rows = rows_of(words);
+        cr_expect_gt(count_rows(rows, "ring", 3, 4096, -1), 0);
+        json_array_foreach(rows, index, row)
+        {
+            if (!json_is_null(json_object_get(row, "refused")))
+                continue;
+            expect_right(row, words);
+            cr_expect_str_eq(string_of(row, "dtype"), types[i / 4]);
+            cr_expect_str_eq(string_of(row, "op"), ops[i % 4]);
+        }
+        json_decref(rows);
+    }
+}
+
+Test(bench, counted_traffic_is_the_textbooks)
+{
+    enum { BYTES = 1920 }; /* a multiple of 4 bytes x 2, 3 and 5 workers */
+    size_t index = 0;
+    json_t *row = NULL;
+    json_t *rows = rows_of("bench --allreduce=ring --allreduce=naive -n " WORKERS
+                           " -b 1920 -e 1920 --check --iters=1 -w 0 --in-place=only --json");
+    cr_expect_eq(json_array_size(rows), 6);
+    json_array_foreach(rows, index, row)
+    {
+        json_int_t others = integer_of(row, "workers") - 1;
+        bool ring = strcmp(string_of(row, "allreduce"), "ring") == 0;
+        cr_expect_eq(integer_of(row, "wire_bytes"), ring ? 2 * BYTES * others / (others + 1) : BYTES * others);
+        cr_expect_eq(integer_of(row, "messages"), ring ? 2 * others : others);
+    }
+    json_decref(rows);
+}
+
+Test(bench, nothing_and_less_than_an_element_each_are_vectors_too)
+{
+    size_t index = 0;
+    json_t *row = NULL;
+    json_t *rows = rows_of("bench --allreduce=all -n 5 -b 0 -e 0 --check --iters=2 -w 0 --json");
+    cr_expect_gt(json_array_size(rows), 0);
+    json_array_foreach(rows, index, row)
+    {
+        expect_right(row, "0 bytes");
+        cr_expect_eq(integer_of(row, "wire_bytes"), 0);
+        cr_expect_eq(number_of(row, "busbw"), 0);
+    }
+    json_decref(rows);
+}
+
+Test(bench, one_worker_needs_nobody)
+{
+    json_t *rows = rows_of("bench --allreduce=all -n 1 -b 4K -e 4K --check --iters=2 -w 0 --json");
+    cr_expect_gt(json_array_size(rows), 0);
+    size_t index = 0;
+    json_t *row = NULL;
+    json_array_foreach(rows, index, row)
+    {
+        cr_expect_eq(integer_of(row, "wrong"), 0);
+        cr_expect_eq(integer_of(row, "wire_bytes"), 0);
+    }
+    json_decref(rows);
+}
+
+/* ---- strategies ---- */
+
+Test(bench, strategies_are_one_period_of_their_communication)
+{
+    static const struct {
+        const char *name;
+        json_int_t wire, messages; /* -1: not said here */
+        bool exact;
+    } expected[] = {
+        {"gossip:graph=ring", 2 * 4096, 2, false},
+        {"gossip", 4096, 1, false}, /* one-peer-exponential */
+        {"double-buffered", 6144, 6, true},
+        {"double-buffered:inner=[hierarchical:inter=recursive-halving-doubling]", -1, -1, true},
+        {"synchronous", 6144, 6, true},
+    };
+    json_t *rows = rows_of("bench --allreduce='gossip:graph=ring gossip:graph=one-peer-exponential double-buffered "
+                           "double-buffered:inner=[hierarchical:intra=ring,inter=rhd] synchronous:inner=ring' -n 4 "
+                           "-b 4K -e 4K --check --iters=2 -w 1 --json");
+    cr_assert_eq(json_array_size(rows), 10);
+    for (size_t i = 0; i < 10; i++) {
+        const json_t *row = json_array_get(rows, i);
+        cr_expect_str_eq(string_of(row, "allreduce"), expected[i / 2].name);
+        expect_row(row, expected[i / 2].name);
+        if (expected[i / 2].exact)
+            cr_expect_eq(integer_of(row, "wrong"), 0);
+        else
+            cr_expect(json_is_null(json_object_get(row, "wrong")), "what is mixed has no exact result");
+        if (expected[i / 2].wire < 0)
+            continue;
+        cr_expect_eq(integer_of(row, "wire_bytes"), expected[i / 2].wire, "%s", expected[i / 2].name);
+        cr_expect_eq(integer_of(row, "messages"), expected[i / 2].messages, "%s", expected[i / 2].name);
+    }
+    json_decref(rows);
+}
+
+Test(bench, gossip_with_its_period_is_told_in_a_comment)
+{
+    struct outcome outcome;
+    program_run("bench --allreduce=gossip -n 4 -b 8 -e 8 --iters=1 -w 0", &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect(contains(outcome.out, "# gossip: timed: its communication without compute, a period of 2, divided"), "%s",
+              outcome.out);
+    outcome_release(&outcome);
+}
+
+/* ---- sizes ---- */
+
+Test(bench, sizes_are_what_was_asked_for)
+{
+    static const json_int_t sizes[] = {8, 16, 32, 64};
+    static const char *const words[] = {
+        "bench -n 2 -b 8 -e 64 -f 2 --iters=1 -w 0 --in-place=no --json",
+        "bench -n 2 --sizes=8..64 --iters=1 -w 0 --in-place=no --json",
+        "bench -n 2 --sizes=8..100:x2 --iters=1 -w 0 --in-place=no --format=json",
+        "bench -n2 --begin=8 --end 127 --iters 1 --warmup 0 --in-place no --format json",
+    };
+    for (size_t w = 0; w < sizeof words / sizeof words[0]; w++) {
+        json_t *rows = rows_of(words[w]);
+        cr_expect_eq(json_array_size(rows), 4, "%s", words[w]);
+        for (size_t i = 0; i < 4; i++)
+            cr_expect_eq(integer_of(json_array_get(rows, i), "bytes"), sizes[i], "%s", words[w]);
+        json_decref(rows);
+    }
+}
+
+/* ---- formats ---- */
+
+enum { TOKENS_MOST = 64 };
+
+/* The line is cut into its words. */
+static size_t tokens_of(char *line, char **tokens)
+{
+    size_t count = 0;
+    char *rest = NULL;
+    for (char *token = strtok_r(line, " ", &rest); token != NULL && count < TOKENS_MOST;
+         token = strtok_r(NULL, " ", &rest))
+        tokens[count++] = token;
+    return count;
+}
+
+static void expect_tokens(const char *line, const char *expected)
+{
+    char *copy = strdup(line), *wanted = strdup(expected), *tokens[TOKENS_MOST], *others[TOKENS_MOST];
+    cr_assert(copy != NULL && wanted != NULL);
+    size_t count = tokens_of(copy, tokens);
+    cr_expect_eq(count, tokens_of(wanted, others), "\"%s\" is not \"%s\"", line, expected);
+    for (size_t i = 0; i < count; i++)
+        cr_expect_str_eq(tokens[i], others[i], "\"%s\" is not \"%s\"", line, expected);
+    free(copy);
+    free(wanted);
+}
+
+static bool is_number(const char *token)
+{
+    char *end = NULL;
+    (void)strtod(token, &end);
+    return end != token && *end == '\0';
+}
+
+/* Lines of `out`: comments are counted, the others go through `row`. Returns their number. */
+static size_t each_line(char *out, size_t *comments, void (*row)(char *line, const void *context), const void *context)
+{
+    char *rest = NULL;
+    size_t rows = 0;
+    for (char *line = strtok_r(out, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        if (line[0] == '#') {
+            ++*comments;
+            continue;
+        }
+        row(line, context);
+        rows++;
+    }
+    return rows;
+}
+
+struct nccl {
+    const char *type, *op;
+    size_t fields;
+    const char *wrong[2]; /* of out of place, in place; NULL: the half was not measured */
+};
+
+static void expect_nccl_row(char *line, const void *context)
+{
+    const struct nccl *nccl = context;
+    char *tokens[TOKENS_MOST];
+    char *whole = strdup(line);
+    size_t count = tokens_of(line, tokens);
+    cr_assert_not_null(whole);
+    cr_assert_eq(count, nccl->fields, "%zu fields in \"%s\"", count, whole);
+    cr_expect(is_number(tokens[0]) && is_number(tokens[1]), "%s", whole);
+    cr_expect_str_eq(tokens[2], nccl->type);
+    cr_expect_str_eq(tokens[3], nccl->op);
+    cr_expect_str_eq(tokens[4], "-1");
+    for (int half = 0; half < 2; half++) {
+        char **fields = tokens + 5 + 4 * half;
+        for (int i = 0; i < 3; i++)
+            cr_expect_eq(is_number(fields[i]), nccl->wrong[half] != NULL, "%s", whole);
+        cr_expect_str_eq(fields[3], nccl->wrong[half] != NULL ? nccl->wrong[half] : "-", "%s", whole);
+    }
+    free(whole);
+}
+
+static void expect_nccl(const char *words, const struct nccl *nccl)
+{
+    struct outcome outcome;
+    size_t comments = 0;
+    program_run(words, &outcome);
+    cr_assert_eq(outcome.exit_code, 0, "%s: %s", words, outcome.err);
+    cr_expect_eq(each_line(outcome.out, &comments, expect_nccl_row, nccl), 3, "%s", words);
+    cr_expect_gt(comments, 4, "%s", words);
+    outcome_release(&outcome);
+}
+
+Test(bench, nccl_columns_are_those_of_nccl_tests)
+{
+    expect_nccl("bench -n 2 --sizes=8..2K:x16 --iters=1 -w 0 --check", &(struct nccl){"float", "sum", 13, {"0", "0"}});
+    expect_nccl("bench -n 2 --sizes=8..2K:x16 --iters=1 -w 0 --dtype=f64 --op=max",
+                &(struct nccl){"double", "max", 13, {"N/A", "N/A"}});
+    expect_nccl("bench -n 2 --sizes=8..2K:x16 --iters=1 -w 0 --dtype=i32 --op=min --check --in-place=only",
+                &(struct nccl){"int32", "min", 13, {NULL, "0"}});
+    expect_nccl("bench -n 2 --sizes=8..2K:x16 --iters=1 -w 0 --dtype=i64 --op=avg --check --in-place=no --extended",
+                &(struct nccl){"int64", "avg", 20, {"0", NULL}});
+}
+
+Test(bench, nccl_heads_are_those_of_nccl_tests)
+{
+    struct outcome outcome;
+    char *rest = NULL;
+    int found = 0;
+    program_run("bench -n 2 -b 8 -e 8 --iters=1 -w 0", &outcome);
+    cr_assert_eq(outcome.exit_code, 0, "%s", outcome.err);
+    for (char *line = strtok_r(outcome.out, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        if (contains(line, "redop")) {
+            expect_tokens(line, "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong");
+            found++;
+        } else if (contains(line, "(elements)")) {
+            expect_tokens(line, "# (B) (elements) (us) (GB/s) (GB/s) (us) (GB/s) (GB/s)");
+            found++;
+        } else if (contains(line, "in-place")) {
+            expect_tokens(line, "# out-of-place in-place");
+            found++;
+        }
+    }
+    cr_expect_eq(found, 3);
+    outcome_release(&outcome);
+}
+
+static void expect_osu_row(char *line, const void *context)
+{
+    char *tokens[TOKENS_MOST];
+    (void)context;
+    cr_assert_eq(tokens_of(line, tokens), 3);
+    cr_expect(is_number(tokens[0]) && is_number(tokens[1]));
+    cr_expect_str_eq(tokens[2], "Pass");
+}
+
+Test(bench, osu_columns_are_size_latency_and_validation)
+{
+    struct outcome outcome;
+    size_t comments = 0;
+    program_run("bench -n 2 --sizes=8..2K:x16 --iters=1 -w 0 --check --format=osu", &outcome);
+    cr_assert_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect(contains(outcome.out, "Avg Latency(us)"));
+    cr_expect_eq(each_line(outcome.out, &comments, expect_osu_row, NULL), 3);
+    outcome_release(&outcome);
+}
+
+/* The fields of one line of CSV, quotes taken off. */
+static size_t csv_fields(char *line, char **fields)
+{
+    size_t count = 0;
+    for (char *from = line; from != NULL && count < TOKENS_MOST;) {
+        char *to = from;
+        bool quoted = *from == '"';
+        fields[count++] = to;
+        from += quoted;
+        while (*from != '\0' && (quoted || *from != ',')) {
+            if (quoted && *from == '"' && *++from != '"')
+                quoted = false;
+            else
+                *to++ = *from++;
+        }
+        from = *from == ',' ? from + 1 : NULL;
+        *to = '\0';
+    }
+    return count;
+}
+
+Test(bench, csv_is_one_table_with_named_columns)
+{
+    static const char *const columns[] = {"allreduce", "workers",  "transport",  "bytes",    "count",  "dtype",
+                                          "op",        "in_place", "time_us",    "p50_us",   "p99_us", "algbw",
+                                          "busbw",     "wrong",    "wire_bytes", "messages", NULL};
+    struct outcome outcome;
+    char *rest = NULL, *fields[TOKENS_MOST];
+    size_t width = 0, rows = 0, refused = 0;
+    program_run("bench --allreduce='hierarchical:intra=recursive-doubling hierarchical:intra=naive,inter=rhd' -n 2,3 "
+                "-b 12 -e 12 --iters=1 -w 0 --check --format=csv",
+                &outcome);
+    cr_assert_eq(outcome.exit_code, 0, "%s", outcome.err);
+    for (char *line = strtok_r(outcome.out, "\r\n", &rest); line != NULL; line = strtok_r(NULL, "\r\n", &rest)) {
+        size_t count = csv_fields(line, fields);
+        if (width == 0) {
+            width = count;
+            for (size_t i = 0; columns[i] != NULL; i++)
+                cr_assert(i < count && strcmp(fields[i], columns[i]) == 0, "column %zu is %s", i, fields[i]);
+            cr_expect_str_eq(fields[count - 1], "refused");
+            continue;
+        }
+        rows++;
+        cr_assert_eq(count, width, "row %zu", rows);
+        if (fields[count - 1][0] != '\0') {
+            refused++;
+            cr_expect_str_eq(fields[0], "hierarchical:intra=recursive-doubling");
+            cr_expect_str_empty(fields[8]);
+            continue;
+        }
+        cr_expect_str_eq(fields[0], "hierarchical:inter=recursive-halving-doubling,intra=naive");
+        cr_expect_str_eq(fields[3], "12");
+        cr_expect(is_number(fields[8]) && is_number(fields[12]));
+        cr_expect_str_eq(fields[13], "0");
+    }
+    cr_expect_eq(refused, 2);
+    cr_expect_eq(rows, 6);
+    outcome_release(&outcome);
+}
+
+Test(bench, a_refusal_is_a_row_with_its_reason)
+{
+    json_t *rows = rows_of("bench --allreduce='hierarchical:intra=recursive-doubling ring' -n 4 -b 8 -e 8 --iters=1 "
+                           "-w 0 --in-place=no --json");
+    cr_assert_eq(json_array_size(rows), 2);
+    const json_t *row = json_array_get(rows, 0);
+    cr_expect(contains(string_of(row, "refused"), "no halves"));
+    cr_expect(json_is_null(json_object_get(row, "time_us")));
+    cr_expect(json_is_null(json_object_get(row, "busbw")));
+    expect_row(json_array_get(rows, 1), "ring");
+    json_decref(rows);
+}
+
+/* ---- predictions ---- */
+
+Test(bench, what_was_measured_gives_a_platform_that_predicts)
+{
+    struct outcome outcome;
+    json_t *document = program_json("bench --allreduce='ring rd rhd' -n 2,3 --sizes=1K..256K:x16 --iters=5 --json");
+    cr_assert_eq(json_dump_file(document, "bench.json", 0), 0);
+    json_decref(document);
+    program_run("calibrate --bench=bench.json --out=here.txt --name=here", &outcome);
+    cr_assert_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect_str_empty(outcome.out);
+    outcome_release(&outcome);
+    json_t *rows = rows_of("bench --allreduce=ring -n 3 --sizes=1K..256K:x256 --iters=2 --platform=here.txt --json");
+    cr_assert_eq(json_array_size(rows), 4);
+    cr_expect_gt(number_of(json_array_get(rows, 0), "predicted_us"), 0);
+    cr_expect_gt(number_of(json_array_get(rows, 2), "predicted_us"),
+                 number_of(json_array_get(rows, 0), "predicted_us"));
+    json_decref(rows);
+}
