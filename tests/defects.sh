@@ -41,6 +41,7 @@ LIST
 }
 
 build() {
+    # shellcheck disable=SC2086 # a list of targets
     cmake --build "$copy/build" --target $suites >"$copy/build.log" 2>&1 || {
         tail -n 20 "$copy/build.log" >&2
         return 1
@@ -59,10 +60,10 @@ judge() {
 
 cp -R "$root/." "$copy/tree" || exit 2
 rm -rf "$copy/tree/build" "$copy/tree/.git"
-cmake -S "$copy/tree" -B "$copy/build" -G Ninja -DCMAKE_BUILD_TYPE=Release >"$copy/build.log" 2>&1 && build || {
+if ! cmake -S "$copy/tree" -B "$copy/build" -G Ninja -DCMAKE_BUILD_TYPE=Release >"$copy/build.log" 2>&1 || ! build; then
     echo "defects.sh: the tree itself does not build" >&2
     exit 2
-}
+fi
 for suite in $suites; do
     if [ "$(judge "$suite")" != missed ]; then
         echo "defects.sh: $suite fails without any defect" >&2
