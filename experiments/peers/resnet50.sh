@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# resnet50.sh - training speed of ResNet-50 on this machine: Debian's PyTorch against chorale, one worker, run in turn.
+#
+#   experiments/peers/resnet50.sh [--rounds=5] [--cases=64:16:1,224:8:2] [--steps=12] [--program=PATH]
+#
+#   --rounds=N      how often everything is measured; each round starts with another system (default 5)
+#   --cases=LIST    pixels:batch:threads of each case (default 64:16:1,224:8:2)
+#   --steps=N       of a run, 3 at least; the first 2 are not timed (default 12)
+#   --program=PATH  of chorale (default build/release/chorale, built when it is missing)
+#
+# PyTorch runs twice, with images as NCHW and as NHWC; the ratio is to the faster. Installs what is missing. Writes
+# results/peers/resnet50-DATE.csv, every single row, and results/peers/resnet50.md, medians and spread.
+set -euo pipefail
+
+me=resnet50.sh
+# shellcheck source=experiments/peers/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+limit=3600 # seconds of one run; after this it hangs
+skip=2
+python=/usr/bin/python3
+rounds=5
+cases=64:16:1,224:8:2
+steps=12
+program=
+
+for argument in "$@"; do
+    case $argument in
+    --rounds=*) rounds=${argument#*=} ;;
+    --cases=*) cases=${argument#*=} ;;
+    --steps=*) steps=${argument#*=} ;;
+    --program=?*) program=${argument#*=} ;;
+    --help | -h)
+        usage
+        exit 0
+        ;;
+    *) die "$argument: unknown: --rounds=N, --cases=LIST, --steps=N, --program=PATH (see --help)" 2 ;;
+    esac
+done
+[[ $rounds =~ ^[1-9][0-9]{0,3}$ ]] || die "--rounds=$rounds: takes a number from 1 to 9999" 2
+[[ $steps =~ ^[1-9][0-9]{0,5}$ && $steps -gt $skip ]] || die "--steps=$steps: takes a number above $skip" 2
+one='[1-9][0-9]{0,4}:[1-9][0-9]{0,4}:[1-9][0-9]{0,3}'
+[[ $cases =~ ^$one(,$one)*$ ]] || die "--cases=$cases: takes pixels:batch:threads, as in 64:16:1,224:8:2" 2
+
+make_folders
+install_packages python3 python3-torch dataset-fashion-mnist
+need_program
+describe
+rows=$results/resnet50-$started.csv
+torch_version=$(package_version python3-torch)
+onednn_version=$(package_version libdnnl2)
+
+# The summary of chorale train -> a row like that of torch_resnet50.py.
+summary_to_row() {
+    "$python" -c 'import json, sys
+s = json.load(sys.stdin)
+keys = ("image_size", "batch", "threads", "steps", "images_per_s")
+print(",".join(keys))
+print(",".join(str(s[k]) for k in keys))'
+}
+
+run_chorale() {
+    timeout --foreground --kill-after=10 "$limit" "$program" train --allreduce=ring --workers=1 --model=resnet50 \
+        --image-size="$1" --batch="$2" --threads="$3" --steps="$steps" --timing-skip="$skip" --eval=never --json \
+        --out="$build/train" </dev/null >"$build/summary.json" && summary_to_row <"$build/summary.json"
+}
+
+# PIXELS BATCH THREADS [--channels-last]
+run_torch() {
+    OMP_NUM_THREADS=$3 timeout --foreground --kill-after=10 "$limit" "$python" "$peers/torch_resnet50.py" \
+        --image-size="$1" --batch="$2" --threads="$3" --steps="$steps" --skip="$skip" "${@:4}" </dev/null
+}
+
+failures=0
+
+# ROUND SYSTEM PIXELS BATCH THREADS; a failure is a row, too.
+measure() {
+    local busy code=0 version="PyTorch $torch_version"
+    busy=$(load)
+    printf '+ %s\n' "$*" >>"$log"
+    case $2 in
+    chorale)
+        rm -rf "$build/train"
+        version="chorale $commit, oneDNN $onednn_version"
+        run_chorale "$3" "$4" "$5" >"$build/rows.csv" 2>>"$log" || code=$?
+        ;;
+    "PyTorch, NCHW") run_torch "$3" "$4" "$5" >"$build/rows.csv" 2>>"$log" || code=$? ;;
+    "PyTorch, NHWC") run_torch "$3" "$4" "$5" --channels-last >"$build/rows.csv" 2>>"$log" || code=$? ;;
+    esac
+    "$python" "$peers/table.py" add --to="$rows" --from="$build/rows.csv" --exit="$code" started="$started" round="$1" \
+        system="$2" image_size="$3" batch="$4" threads="$5" steps="$steps" version="$version" machine="$machine" \
+        load="$busy" || code=1
+    if [[ $code -ne 0 ]]; then
+        failures=$((failures + 1))
+        say "$2, $3 pixels, batch $4, $5 threads: exit code $code: see the end of $log"
+    fi
+}
+
+warn_when_busy
+systems=(chorale "PyTorch, NCHW" "PyTorch, NHWC")
+for ((round = 1; round <= rounds; round++)); do
+    for one in ${cases//,/ }; do
+        IFS=: read -r pixels batch threads <<<"$one"
+        say "round $round of $rounds, $pixels pixels, batch $batch, $threads threads"
+        for ((k = 0; k < ${#systems[@]}; k++)); do
+            measure "$round" "${systems[(k + round - 1) % ${#systems[@]}]}" "$pixels" "$batch" "$threads"
+        done
+    done
+done
+
+"$python" "$peers/table.py" training "$rows" >"$results/resnet50.md" || failures=$((failures > 0 ? failures : 1))
+cat "$results/resnet50.md"
+say "every row: $rows, the table: $results/resnet50.md"
+[[ $failures -eq 0 ]] || die "$failures runs failed: see $log"

@@ -1,0 +1,123 @@
+#!/usr/bin/python3
+"""Training speed of ResNet-50 v1.5 in PyTorch on the processor, for resnet50.sh: written out here, as Debian has no
+torchvision.
+
+    torch_resnet50.py [--image-size=64] [--batch=16] [--threads=1] [--steps=12] [--skip=2] [--channels-last]
+
+Does what chorale train does in a step: forward, loss, backward, SGD with momentum 0.9 and weight decay 1e-4 on weights
+of convolutions and the linear layer; 10 classes. Tuned: gradients set to None, foreach SGD, oneDNN, in-place ReLU, one
+batch that lies ready. Prints CSV, images_per_s over the steps after the skipped ones.
+"""
+
+import argparse
+import sys
+import time
+
+try:
+    import torch
+    from torch import nn
+except ImportError:
+    sys.exit("torch_resnet50.py: no PyTorch here: apt-get install python3-torch, then run it with /usr/bin/python3")
+
+CLASSES = 10
+PARAMETERS = {10: 23_528_522, 1000: 25_557_032}  # of the published network: 25.56 million with 1000 classes
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 (which has the stride), 1x1 with four times the channels."""
+
+    def __init__(self, inputs, width, stride):
+        super().__init__()
+        outputs = 4 * width
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        shortcut = x if self.downsample is None else self.downsample(x)
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        y += shortcut
+        return self.relu(y)
+
+
+def resnet50(classes):
+    layers = [nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True),
+              nn.MaxPool2d(3, 2, padding=1)]
+    inputs = 64
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        width = 64 << stage
+        for block in range(blocks):
+            layers.append(Bottleneck(inputs, width, 2 if stage > 0 and block == 0 else 1))
+            inputs = 4 * width
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)]
+    return nn.Sequential(*layers)
+
+
+def check_size(model, classes):
+    count = sum(p.numel() for p in model.parameters())
+    if count != PARAMETERS[classes]:
+        sys.exit(f"torch_resnet50.py: {count} parameters with {classes} classes instead of {PARAMETERS[classes]}: "
+                 "this is not ResNet-50, mend resnet50()")
+
+
+def optimizer_for(model):
+    decays = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() == 1]
+    return torch.optim.SGD([{"params": decays, "weight_decay": 1e-4}, {"params": others}], lr=0.01, momentum=0.9,
+                           foreach=True)
+
+
+def train(model, images, labels, steps):
+    """Seconds of each step; the last loss."""
+    optimizer, loss_of, times = optimizer_for(model), nn.CrossEntropyLoss(), []
+    for _ in range(steps):
+        begin = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        value = loss.item()
+        times.append(time.perf_counter() - begin)
+    return times, value
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("image-size", 64), ("batch", 16), ("threads", 1), ("steps", 12), ("skip", 2)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--channels-last", action="store_true", help="images as NHWC")
+    options = parser.parse_args()
+    if min(options.image_size, options.batch, options.threads) < 1 or not 0 <= options.skip < options.steps:
+        parser.error("numbers have to be positive, and fewer steps skipped than made")
+    torch.set_num_threads(options.threads)
+    torch.set_num_interop_threads(1)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        check_size(resnet50(1000), 1000)
+    model = resnet50(CLASSES).train()
+    check_size(model, CLASSES)
+    images = torch.randn(options.batch, 3, options.image_size, options.image_size)
+    labels = torch.randint(0, CLASSES, (options.batch,))
+    if options.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=torch.channels_last)
+    times, loss = train(model, images, labels, options.steps)
+    if loss != loss:
+        sys.exit("torch_resnet50.py: the loss is not a number: the training is broken, don't use its speed")
+    timed = times[options.skip:]
+    print("image_size,batch,threads,steps,images_per_s")
+    print(f"{options.image_size},{options.batch},{options.threads},{options.steps},"
+          f"{options.batch * len(timed) / sum(timed):.6g}")
+
+
+if __name__ == "__main__":
+    main()
