@@ -157,8 +157,8 @@ def allreduce(rows):
     lines = preface(rows)
     lines += ["Allreduce, f32, sum: µs of a call, mean over back-to-back calls and workers, every element checked. "
               "Below 1 ours is faster. The peers choose their algorithm themselves, in shared memory, as they "
-              "come from Debian; ours is the algorithm and the transport of its column. MPICH waits actively, which costs it whole time "
-              "slices where there are more workers than cores."]
+              "come from Debian; ours is the algorithm and the transport of its column. MPICH waits actively, which "
+              "costs it whole time slices where there are more workers than cores."]
     for in_place, title in (("false", "Out of place:"), ("true", "In place:")):
         lines += ["", title, ""] + allreduce_half(rows, in_place)
     return lines
