@@ -16,7 +16,8 @@
 /* What a node needs besides its description; only the part of its kind is used. */
 struct work {
     struct conv *conv;
-    bool by_windows; /* a 1x1 convolution over gathered columns */
+    struct conv *weights_conv; /* for the gradients of the weights, over columns; NULL = `conv` */
+    bool by_columns;           /* `conv` works on columns too                                   */
     struct windows windows;
     struct norm norm;
     struct pool pool;
@@ -34,8 +35,7 @@ struct net {
     float *columns;    /* of one convolution at a time, or their gradient */
     float *rearranged; /* weights of one convolution at a time, for backward by data */
     void *scratch;     /* oneDNN's */
-    float *staging;    /* one weight tensor, while its order is changed */
-    size_t columns_count, rearranged_bytes, scratch_bytes, staging_count;
+    size_t columns_count, rearranged_bytes, scratch_bytes;
 
     void *memory; /* all of the above and the values */
     size_t memory_bytes;
@@ -69,10 +69,15 @@ static size_t parameter_offset(const struct net *net, const struct layer *layer)
     return layer->tensors > 0 ? net->model->tensor[layer->first_tensor].offset : 0;
 }
 
-static enum status make_direct_conv(struct net *net, const struct node *node, struct work *work)
+static size_t taps_of(const struct layer *layer)
+{
+    return (size_t)layer->kernel * (size_t)layer->kernel;
+}
+
+static struct conv_shape shape_of(const struct net *net, const struct node *node)
 {
     const struct layer *layer = layer_of(net, node);
-    struct conv_shape shape = {
+    return (struct conv_shape){
         .name = layer->name,
         .batch = (int)input_of(net, node)->images,
         .in_channels = layer->in_channels,
@@ -85,50 +90,73 @@ static enum status make_direct_conv(struct net *net, const struct node *node, st
         .stride = layer->stride,
         .padding = layer->padding,
         .plain_source = input_of(net, node)->block == 1,
+        .forward = true,
+        .weights_gradient = true,
         .data_gradient = node->input_gradient >= 0,
     };
-    return conv_create(net->library, &shape, &work->conv);
 }
 
-/* A folded value is one image of height 1; its columns have k*k times the channels. */
-static enum status make_folded_conv(struct net *net, const struct node *node, struct work *work)
+static enum status set_windows(struct net *net, const struct node *node, struct work *work)
 {
     const struct layer *layer = layer_of(net, node);
-    const struct value *in = input_of(net, node), *out = output_of(net, node);
-    int row = (int)(out->images * value_pixels(out));
-    work->by_windows = layer->kernel != 1 || layer->stride != 1 || !in->folded;
-    work->windows = (struct windows){.source = in,
+    size_t count = 0;
+    work->windows = (struct windows){.source = input_of(net, node),
+                                     .columns = *output_of(net, node),
                                      .kernel = (size_t)layer->kernel,
                                      .stride = (size_t)layer->stride,
                                      .padding = (size_t)layer->padding,
-                                     .out_height = out->height,
-                                     .out_width = out->width,
                                      .threads = net->threads};
-    struct conv_shape shape = {
-        .name = layer->name,
-        .batch = 1,
-        .in_channels = layer->in_channels * layer->kernel * layer->kernel,
-        .out_channels = layer->out_channels,
-        .in_height = 1,
-        .in_width = row,
-        .out_height = 1,
-        .out_width = row,
-        .kernel = 1,
-        .stride = 1,
-        .data_gradient = node->input_gradient >= 0,
-    };
-    if (work->by_windows)
-        net->columns_count = larger(net->columns_count, windows_count(&work->windows));
+    work->windows.columns.channels = (size_t)layer->in_channels * taps_of(layer);
+    work->windows.columns.data = NULL;
+    TRY(windows_count(&work->windows, &count));
+    net->columns_count = larger(net->columns_count, count);
+    return STATUS_OK;
+}
+
+/* A folded value is one image of height 1. A 1x1 convolution of stride 1 reads it where it lies. */
+static enum status make_folded_conv(struct net *net, const struct node *node, struct work *work)
+{
+    const struct layer *layer = layer_of(net, node);
+    const struct value *out = output_of(net, node);
+    struct conv_shape shape = shape_of(net, node);
+    work->by_columns = layer->kernel != 1 || layer->stride != 1 || !input_of(net, node)->folded;
+    if (work->by_columns)
+        TRY(set_windows(net, node, work));
+    shape.columns = true;
+    shape.batch = shape.out_height = 1;
+    shape.out_width = (int)(out->images * value_pixels(out));
     return conv_create(net->library, &shape, &work->conv);
+}
+
+static enum status make_weights_conv(struct net *net, const struct node *node, struct work *work)
+{
+    struct conv_shape shape = shape_of(net, node);
+    shape.columns = true;
+    shape.forward = shape.data_gradient = false;
+    TRY(conv_create(net->library, &shape, &work->weights_conv));
+    if (conv_same_order(work->conv, work->weights_conv))
+        return set_windows(net, node, work);
+    conv_destroy(work->weights_conv);
+    work->weights_conv = NULL;
+    return STATUS_OK;
 }
 
 static enum status make_conv(struct net *net, const struct node *node, struct work *work)
 {
-    TRY(output_of(net, node)->folded ? make_folded_conv(net, node, work) : make_direct_conv(net, node, work));
+    const struct layer *layer = layer_of(net, node);
+    bool middle = layer->out_height <= COLUMN_SIDE && layer->out_width <= COLUMN_SIDE;
+    struct conv_shape shape = shape_of(net, node);
+    if (output_of(net, node)->folded) {
+        TRY(make_folded_conv(net, node, work));
+    } else {
+        TRY(conv_create(net->library, &shape, &work->conv));
+        if (middle && layer->kernel == 3 && !shape.plain_source)
+            TRY(make_weights_conv(net, node, work));
+    }
     net->scratch_bytes = larger(net->scratch_bytes, conv_scratch_bytes(work->conv));
     net->rearranged_bytes = larger(net->rearranged_bytes, conv_rearranged_bytes(work->conv));
-    const struct layer *layer = layer_of(net, node);
-    net->staging_count = larger(net->staging_count, net->model->tensor[layer->first_tensor].count);
+    if (work->weights_conv)
+        net->scratch_bytes = larger(net->scratch_bytes, conv_scratch_bytes(work->weights_conv));
     return STATUS_OK;
 }
 
@@ -192,7 +220,6 @@ static void place(struct net *net, struct region *region)
     net->columns = take(region, net->columns_count, sizeof(float));
     net->rearranged = take(region, net->rearranged_bytes, 1);
     net->scratch = take(region, net->scratch_bytes, 1);
-    net->staging = take(region, net->staging_count, sizeof(float));
 }
 
 static enum status allocate_tables(struct net *net)
@@ -248,8 +275,10 @@ void net_destroy(struct net *net)
 {
     if (!net)
         return;
-    for (int k = 0; net->work && k < net->plan->nodes; k++)
+    for (int k = 0; net->work && k < net->plan->nodes; k++) {
         conv_destroy(net->work[k].conv);
+        conv_destroy(net->work[k].weights_conv);
+    }
     onednn_destroy(net->library);
     memory_pages_release(net->memory, net->memory_bytes);
     plan_destroy(net->plan);
@@ -262,60 +291,36 @@ void net_destroy(struct net *net)
 
 /* ---- order of the parameters ---- */
 
-static size_t taps_of(const struct layer *layer)
+static void copy_tensors(const struct net *net, const struct layer *layer, const float *from, float *to)
 {
-    return (size_t)layer->kernel * (size_t)layer->kernel;
-}
-
-static enum status conv_to_native(struct net *net, const struct node *node, struct work *work, const float *from,
-                                  float *to)
-{
-    const struct layer *layer = layer_of(net, node);
-    if (!work->by_windows)
-        return conv_weights_to_native(work->conv, from, to);
-    windows_weights(from, (size_t)layer->out_channels, (size_t)layer->in_channels, taps_of(layer), net->staging);
-    return conv_weights_to_native(work->conv, net->staging, to);
-}
-
-static enum status conv_to_canonical(struct net *net, const struct node *node, struct work *work, const float *from,
-                                     float *to)
-{
-    const struct layer *layer = layer_of(net, node);
-    if (!work->by_windows)
-        return conv_weights_to_canonical(work->conv, from, to);
-    TRY(conv_weights_to_canonical(work->conv, from, net->staging));
-    windows_weights_back(net->staging, (size_t)layer->out_channels, (size_t)layer->in_channels, taps_of(layer), to);
-    return STATUS_OK;
+    for (int t = layer->first_tensor; t < layer->first_tensor + layer->tensors; t++) {
+        const struct tensor *tensor = &net->model->tensor[t];
+        memcpy(to + tensor->offset, from + tensor->offset, tensor->count * sizeof *to);
+    }
 }
 
 static enum status reorder(struct net *net, const float *from, float *to,
-                           enum status (*conv)(struct net *, const struct node *, struct work *, const float *,
-                                               float *))
+                           enum status (*weights)(struct conv *, const float *, float *))
 {
     for (int k = 0; k < net->plan->nodes; k++) {
-        const struct node *node = &net->plan->node[k];
-        const struct layer *layer = layer_of(net, node);
-        if (node->kind == NODE_CONV) {
-            size_t offset = net->model->tensor[layer->first_tensor].offset;
-            TRY(conv(net, node, &net->work[k], from + offset, to + offset));
-            continue;
-        }
-        for (int t = layer->first_tensor; t < layer->first_tensor + layer->tensors; t++) {
-            const struct tensor *tensor = &net->model->tensor[t];
-            memcpy(to + tensor->offset, from + tensor->offset, tensor->count * sizeof *to);
-        }
+        const struct layer *layer = layer_of(net, &net->plan->node[k]);
+        size_t offset = parameter_offset(net, layer);
+        if (net->work[k].conv)
+            TRY(weights(net->work[k].conv, from + offset, to + offset));
+        else
+            copy_tensors(net, layer, from, to);
     }
     return STATUS_OK;
 }
 
 enum status net_to_native(struct net *net, const float *canonical, float *native)
 {
-    return reorder(net, canonical, native, conv_to_native);
+    return reorder(net, canonical, native, conv_weights_to_native);
 }
 
 enum status net_to_canonical(struct net *net, const float *native, float *canonical)
 {
-    return reorder(net, native, canonical, conv_to_canonical);
+    return reorder(net, native, canonical, conv_weights_to_canonical);
 }
 
 /* ---- order of the values ---- */
@@ -384,13 +389,15 @@ void net_read_image_gradient(const struct net *net, float *canonical)
 
 /* ---- forward ---- */
 
+static const float *gather_columns(struct net *net, const struct node *node, const struct work *work)
+{
+    windows_gather(&work->windows, input_of(net, node)->data, net->columns);
+    return net->columns;
+}
+
 static enum status forward_conv(struct net *net, const struct node *node, struct work *work, const float *weights)
 {
-    const float *source = input_of(net, node)->data;
-    if (work->by_windows) {
-        windows_gather(&work->windows, source, net->columns);
-        source = net->columns;
-    }
+    const float *source = work->by_columns ? gather_columns(net, node, work) : input_of(net, node)->data;
     return conv_forward(work->conv, source, weights, output_of(net, node)->data, net->scratch);
 }
 
@@ -466,18 +473,17 @@ enum status net_evaluate(struct net *net, const float *parameters, const float *
 static enum status backward_conv(struct net *net, const struct node *node, struct work *work, const float *weights,
                                  float *weights_gradient)
 {
-    const float *source = input_of(net, node)->data, *gradient = net->gradient[node->gradient];
-    if (work->by_windows) {
-        windows_gather(&work->windows, source, net->columns);
-        source = net->columns;
-    }
-    TRY(conv_backward_weights(work->conv, source, gradient, weights_gradient, net->scratch));
+    const float *gradient = net->gradient[node->gradient];
+    bool columns = work->by_columns || work->weights_conv;
+    const float *source = columns ? gather_columns(net, node, work) : input_of(net, node)->data;
+    TRY(conv_backward_weights(work->weights_conv ? work->weights_conv : work->conv, source, gradient, weights_gradient,
+                              net->scratch));
     if (node->input_gradient < 0)
         return STATUS_OK;
     float *into = net->gradient[node->input_gradient];
-    TRY(conv_backward_data(work->conv, gradient, weights, work->by_windows ? net->columns : into, net->scratch,
+    TRY(conv_backward_data(work->conv, gradient, weights, work->by_columns ? net->columns : into, net->scratch,
                            net->rearranged));
-    if (work->by_windows)
+    if (work->by_columns)
         windows_scatter(&work->windows, net->columns, into);
     return STATUS_OK;
 }

@@ -26,8 +26,9 @@ struct action {
 struct conv {
     struct onednn *library;
     struct action forward, backward_weights, backward_data;
-    struct action rearrange; /* forward's weights -> backward_data's; no primitive where they are alike */
-    dnnl_memory_desc_t weights, canonical_weights;
+    struct action rearrange;              /* forward's weights -> backward_data's; no primitive where they are alike */
+    dnnl_memory_desc_t weights;           /* as the primitives see them                         */
+    dnnl_memory_desc_t native, canonical; /* the same memory, and PyTorch's order: (O, I, kh, kw) */
     size_t rearranged_bytes;
 };
 
@@ -150,31 +151,65 @@ static enum status action_run(struct action *action, struct onednn *library, con
 /* ---- convolutions ---- */
 
 struct conv_layouts {
-    dnnl_memory_desc_t source, result, any_weights;
+    dnnl_memory_desc_t source, result, weights;
     dnnl_dims_t strides, before, after;
 };
 
-static enum status make_layouts(const struct conv_shape *shape, struct conv_layouts *layouts)
+static dnnl_format_tag_t blocked_data(void)
 {
-    dnnl_dims_t source = {shape->batch, shape->in_channels, shape->in_height, shape->in_width};
-    dnnl_dims_t result = {shape->batch, shape->out_channels, shape->out_height, shape->out_width};
-    dnnl_dims_t weights = {shape->out_channels, shape->in_channels, shape->kernel, shape->kernel};
-    dnnl_format_tag_t blocked = onednn_block() == 16 ? dnnl_nChw16c : dnnl_nChw8c;
-    TRY(check(
-        dnnl_memory_desc_init_by_tag(&layouts->source, 4, source, dnnl_f32, shape->plain_source ? dnnl_nchw : blocked),
-        shape->name));
-    TRY(check(dnnl_memory_desc_init_by_tag(&layouts->result, 4, result, dnnl_f32, blocked), shape->name));
-    TRY(check(dnnl_memory_desc_init_by_tag(&layouts->any_weights, 4, weights, dnnl_f32, dnnl_format_tag_any),
-              shape->name));
-    int after_height = (shape->out_height - 1) * shape->stride + shape->kernel - shape->in_height - shape->padding;
-    int after_width = (shape->out_width - 1) * shape->stride + shape->kernel - shape->in_width - shape->padding;
+    return onednn_block() == 16 ? dnnl_nChw16c : dnnl_nChw8c;
+}
+
+/* The order whose memory is the same for a k x k convolution and for a 1x1 convolution over its columns. */
+static dnnl_format_tag_t blocked_weights(void)
+{
+    return onednn_block() == 16 ? dnnl_OIhw16i16o : dnnl_OIhw8i8o;
+}
+
+static enum status make_layout(dnnl_memory_desc_t *layout, const char *name, dnnl_format_tag_t tag, int a, int b, int c,
+                               int d)
+{
+    return check(dnnl_memory_desc_init_by_tag(layout, 4, (dnnl_dims_t){a, b, c, d}, dnnl_f32, tag), name);
+}
+
+/* Padding after the last pixel; a stride may leave some unread. */
+static int padding_after(const struct conv_shape *shape, int in, int out)
+{
+    int after = (out - 1) * shape->stride + shape->kernel - in - shape->padding;
+    return after > 0 ? after : 0;
+}
+
+static enum status make_direct_layouts(const struct conv_shape *shape, struct conv_layouts *layouts)
+{
+    TRY(make_layout(&layouts->source, shape->name, shape->plain_source ? dnnl_nchw : blocked_data(), shape->batch,
+                    shape->in_channels, shape->in_height, shape->in_width));
+    TRY(make_layout(&layouts->weights, shape->name, dnnl_format_tag_any, shape->out_channels, shape->in_channels,
+                    shape->kernel, shape->kernel));
+    layouts->after[0] = padding_after(shape, shape->in_height, shape->out_height);
+    layouts->after[1] = padding_after(shape, shape->in_width, shape->out_width);
     for (int k = 0; k < 2; k++) {
-        int after = k == 0 ? after_height : after_width;
         layouts->strides[k] = shape->stride;
         layouts->before[k] = shape->padding;
-        layouts->after[k] = after > 0 ? after : 0; /* a stride may leave the last columns unread */
     }
     return STATUS_OK;
+}
+
+static enum status make_column_layouts(const struct conv_shape *shape, struct conv_layouts *layouts)
+{
+    int channels = shape->in_channels * shape->kernel * shape->kernel;
+    TRY(make_layout(&layouts->source, shape->name, blocked_data(), shape->batch, channels, shape->out_height,
+                    shape->out_width));
+    TRY(make_layout(&layouts->weights, shape->name, blocked_weights(), shape->out_channels, channels, 1, 1));
+    layouts->strides[0] = layouts->strides[1] = 1;
+    return STATUS_OK;
+}
+
+static enum status make_layouts(const struct conv_shape *shape, struct conv_layouts *layouts)
+{
+    *layouts = (struct conv_layouts){0};
+    TRY(shape->columns ? make_column_layouts(shape, layouts) : make_direct_layouts(shape, layouts));
+    return make_layout(&layouts->result, shape->name, blocked_data(), shape->batch, shape->out_channels,
+                       shape->out_height, shape->out_width);
 }
 
 /* Makes the forward action; `description` is also the hint of the two backward ones and is freed by the caller. */
@@ -184,12 +219,14 @@ static enum status make_forward(struct conv *conv, const struct conv_shape *shap
     struct onednn *library = conv->library;
     dnnl_convolution_desc_t operation;
     TRY(check(dnnl_convolution_forward_desc_init(&operation, dnnl_forward_training, dnnl_convolution_direct,
-                                                 &layouts->source, &layouts->any_weights, NULL, &layouts->result,
+                                                 &layouts->source, &layouts->weights, NULL, &layouts->result,
                                                  layouts->strides, layouts->before, layouts->after),
               shape->name));
     TRY(check(dnnl_primitive_desc_create(description, &operation, library->attributes, library->engine, NULL),
               shape->name));
     conv->weights = *dnnl_primitive_desc_query_md(*description, dnnl_query_weights_md, 0);
+    if (!shape->forward)
+        return STATUS_OK;
     TRY(action_add(&conv->forward, library, DNNL_ARG_SRC, &layouts->source));
     TRY(action_add(&conv->forward, library, DNNL_ARG_WEIGHTS, &conv->weights));
     TRY(action_add(&conv->forward, library, DNNL_ARG_DST, &layouts->result));
@@ -245,8 +282,11 @@ static enum status make_backward_data(struct conv *conv, const struct conv_shape
 {
     struct onednn *library = conv->library;
     dnnl_convolution_desc_t operation;
+    dnnl_memory_desc_t any_weights;
+    TRY(check(dnnl_memory_desc_init_by_tag(&any_weights, 4, conv->weights.dims, dnnl_f32, dnnl_format_tag_any),
+              shape->name));
     TRY(check(dnnl_convolution_backward_data_desc_init(&operation, dnnl_convolution_direct, &layouts->source,
-                                                       &layouts->any_weights, &layouts->result, layouts->strides,
+                                                       &any_weights, &layouts->result, layouts->strides,
                                                        layouts->before, layouts->after),
               shape->name));
     dnnl_primitive_desc_t description = NULL;
@@ -266,14 +306,23 @@ done:
 }
 
 /* The arenas have exactly O * I * kh * kw elements for the weights, so a padded layout can't be native. */
-static enum status check_weights_size(struct conv *conv, const struct conv_shape *shape)
+static enum status describe_weights(struct conv *conv, const struct conv_shape *shape)
 {
-    dnnl_dims_t dims = {shape->out_channels, shape->in_channels, shape->kernel, shape->kernel};
-    TRY(check(dnnl_memory_desc_init_by_tag(&conv->canonical_weights, 4, dims, dnnl_f32, dnnl_oihw), shape->name));
-    if (dnnl_memory_desc_get_size(&conv->weights) != dnnl_memory_desc_get_size(&conv->canonical_weights))
+    TRY(make_layout(&conv->canonical, shape->name, dnnl_oihw, shape->out_channels, shape->in_channels, shape->kernel,
+                    shape->kernel));
+    conv->native = conv->weights;
+    if (shape->columns)
+        TRY(make_layout(&conv->native, shape->name, blocked_weights(), shape->out_channels, shape->in_channels,
+                        shape->kernel, shape->kernel));
+    if (dnnl_memory_desc_get_size(&conv->native) != dnnl_memory_desc_get_size(&conv->canonical))
         return fail(STATUS_INTERNAL, "layer %s: oneDNN pads its weights: channels must be multiples of %d", shape->name,
                     onednn_block());
     return STATUS_OK;
+}
+
+bool conv_same_order(const struct conv *a, const struct conv *b)
+{
+    return dnnl_memory_desc_equal(&a->native, &b->native) != 0;
 }
 
 enum status conv_create(struct onednn *library, const struct conv_shape *shape, struct conv **conv)
@@ -288,8 +337,9 @@ enum status conv_create(struct onednn *library, const struct conv_shape *shape, 
     enum status status;
     TRY_TO(done, make_layouts(shape, &layouts));
     TRY_TO(done, make_forward(made, shape, &layouts, &forward));
-    TRY_TO(done, check_weights_size(made, shape));
-    TRY_TO(done, make_backward_weights(made, shape, &layouts, forward));
+    TRY_TO(done, describe_weights(made, shape));
+    if (shape->weights_gradient)
+        TRY_TO(done, make_backward_weights(made, shape, &layouts, forward));
     if (shape->data_gradient)
         TRY_TO(done, make_backward_data(made, shape, &layouts, forward));
     *conv = made;
@@ -375,12 +425,12 @@ done:
 
 enum status conv_weights_to_native(struct conv *conv, const float *canonical, float *native)
 {
-    return reorder_once(conv->library, &conv->canonical_weights, canonical, &conv->weights, native);
+    return reorder_once(conv->library, &conv->canonical, canonical, &conv->native, native);
 }
 
 enum status conv_weights_to_canonical(struct conv *conv, const float *native, float *canonical)
 {
-    return reorder_once(conv->library, &conv->weights, native, &conv->canonical_weights, canonical);
+    return reorder_once(conv->library, &conv->native, native, &conv->canonical, canonical);
 }
 
 enum status onednn_product(const struct product *product, const float *a, const float *b, float *c)

@@ -26,8 +26,10 @@ struct conv_shape {
     int batch, in_channels, out_channels;
     int in_height, in_width, out_height, out_width;
     int kernel, stride, padding;
-    bool plain_source;  /* the source is (N, C, H, W): the images       */
-    bool data_gradient; /* conv_backward_data() will be called          */
+    bool plain_source; /* the source is (N, C, H, W): the images                                         */
+    bool columns;      /* the source is (N, I*kernel*kernel, OH, OW): windows.h; in_height, in_width, stride and
+                          padding do not matter */
+    bool forward, weights_gradient, data_gradient; /* which of the three will be called                   */
 };
 
 enum status conv_create(struct onednn *library, const struct conv_shape *shape, struct conv **conv) MUST_CHECK;
@@ -44,9 +46,12 @@ enum status conv_backward_weights(struct conv *conv, const float *source, const 
 enum status conv_backward_data(struct conv *conv, const float *result_gradient, const float *weights,
                                float *source_gradient, void *scratch, float *rearranged) MUST_CHECK;
 
-/* Weights between (O, I, kh, kw) and the order of conv_forward(). */
+/* Weights between (O, I, kh, kw) and the order that the three calls want. */
 enum status conv_weights_to_native(struct conv *conv, const float *canonical, float *native) MUST_CHECK;
 enum status conv_weights_to_canonical(struct conv *conv, const float *native, float *canonical) MUST_CHECK;
+
+/* Whether two ways of running a layer want the weights in the same order. */
+bool conv_same_order(const struct conv *a, const struct conv *b);
 
 /* C (m, n) = A (m, k) B (k, n) + beta C, row-major; a `transposed` factor is stored as (k, m) or (n, k). */
 struct product {

@@ -15,11 +15,6 @@ static void window(const struct value *x, size_t oy, size_t ox, ptrdiff_t offset
     }
 }
 
-static size_t image_offset(const struct value *value, size_t n, size_t c)
-{
-    return n * value_image_stride(value) + c * value_block_stride(value);
-}
-
 void max_pool_forward(const struct pool *pool, const float *x, float *y)
 {
     size_t blocks = pool->x->channels / pool->x->block, block = pool->x->block;
@@ -27,8 +22,8 @@ void max_pool_forward(const struct pool *pool, const float *x, float *y)
 #pragma omp parallel for schedule(static) num_threads(pool->threads)
     for (int task = 0; task < tasks; task++) {
         size_t n = (size_t)task / blocks, c = (size_t)task % blocks;
-        const float *from = x + image_offset(pool->x, n, c);
-        size_t to = image_offset(pool->y, n, c);
+        const float *from = x + value_offset(pool->x, n, c);
+        size_t to = value_offset(pool->y, n, c);
         for (size_t p = 0; p < value_pixels(pool->y); p++, to += block) {
             ptrdiff_t offset[POOL_TAPS];
             window(pool->x, p / pool->y->width, p % pool->y->width, offset);
@@ -44,8 +39,8 @@ void max_pool_backward(const struct pool *pool, const float *gradient, float *in
 #pragma omp parallel for schedule(static) num_threads(pool->threads)
     for (int task = 0; task < tasks; task++) {
         size_t n = (size_t)task / blocks, c = (size_t)task % blocks;
-        float *into = input_gradient + image_offset(pool->x, n, c);
-        size_t from = image_offset(pool->y, n, c);
+        float *into = input_gradient + value_offset(pool->x, n, c);
+        size_t from = value_offset(pool->y, n, c);
         memset(into, 0, value_pixels(pool->x) * block * sizeof *into);
         for (size_t p = 0; p < value_pixels(pool->y); p++, from += block) {
             ptrdiff_t offset[POOL_TAPS];
@@ -62,7 +57,7 @@ void average_pool_forward(const struct pool *pool, const float *x, float *y)
 #pragma omp parallel for schedule(static) num_threads(pool->threads)
     for (int task = 0; task < tasks; task++) {
         size_t n = (size_t)task / blocks, c = (size_t)task % blocks;
-        const float *from = x + image_offset(pool->x, n, c);
+        const float *from = x + value_offset(pool->x, n, c);
         for (size_t k = 0; k < block; k++) {
             double sum = 0;
             for (size_t p = 0; p < pixels; p++)
@@ -80,7 +75,7 @@ void average_pool_backward(const struct pool *pool, const float *gradient, float
 #pragma omp parallel for schedule(static) num_threads(pool->threads)
     for (int task = 0; task < tasks; task++) {
         size_t n = (size_t)task / blocks, c = (size_t)task % blocks;
-        float *into = input_gradient + image_offset(pool->x, n, c);
+        float *into = input_gradient + value_offset(pool->x, n, c);
         const float *from = gradient + n * pool->x->channels + c * block;
         for (size_t p = 0; p < pixels; p++) {
             for (size_t k = 0; k < block; k++)

@@ -34,4 +34,10 @@ static inline size_t value_block_stride(const struct value *value)
     return value_pixels(value) * value->block * (value->folded ? value->images : 1);
 }
 
+/* First float of an image's block of channels. */
+static inline size_t value_offset(const struct value *value, size_t image, size_t block)
+{
+    return image * value_image_stride(value) + block * value_block_stride(value);
+}
+
 #endif

@@ -3,11 +3,14 @@
 
 #include <string.h>
 
-size_t windows_count(const struct windows *windows)
+#include "base/memory.h"
+
+enum status windows_count(const struct windows *windows, size_t *count)
 {
-    const struct value *source = windows->source;
-    return windows->kernel * windows->kernel * source->channels * source->images * windows->out_height *
-           windows->out_width;
+    const struct value *columns = &windows->columns;
+    if (!checked_multiply(columns->images * value_pixels(columns), columns->channels, count))
+        return fail(STATUS_USAGE, "a batch of %zu images is too large", columns->images);
+    return STATUS_OK;
 }
 
 /* Outputs [first, end) of a row whose tap k lies inside a row of `in` pixels. */
@@ -45,30 +48,29 @@ static void gather_row(const float *row, struct span span, size_t out, size_t st
 static void gather_image(const struct windows *windows, const float *image, size_t ky, size_t kx, float *column)
 {
     size_t block = windows->source->block, width = windows->source->width;
-    struct span rows = inside(windows->source->height, windows->out_height, windows->stride, windows->padding, ky);
-    struct span span = inside(width, windows->out_width, windows->stride, windows->padding, kx);
-    for (size_t oy = 0; oy < windows->out_height; oy++, column += windows->out_width * block) {
+    struct span rows = inside(windows->source->height, windows->columns.height, windows->stride, windows->padding, ky);
+    struct span span = inside(width, windows->columns.width, windows->stride, windows->padding, kx);
+    for (size_t oy = 0; oy < windows->columns.height; oy++, column += windows->columns.width * block) {
         if (oy < rows.first || oy >= rows.end) {
-            memset(column, 0, windows->out_width * block * sizeof *column);
+            memset(column, 0, windows->columns.width * block * sizeof *column);
             continue;
         }
         const float *row = image + (oy * windows->stride + ky - windows->padding) * width * block;
-        gather_row(row, span, windows->out_width, windows->stride, kx - windows->padding, block, column);
+        gather_row(row, span, windows->columns.width, windows->stride, kx - windows->padding, block, column);
     }
 }
 
 void windows_gather(const struct windows *windows, const float *source, float *columns)
 {
-    const struct value *value = windows->source;
-    size_t blocks = value->channels / value->block, pixels = windows->out_height * windows->out_width;
-    int tasks = (int)(windows->kernel * windows->kernel * blocks); /* (tap, block) */
+    const struct value *from = windows->source, *to = &windows->columns;
+    size_t taps = windows->kernel * windows->kernel;
+    int tasks = (int)(to->channels / to->block); /* (block, tap) */
 #pragma omp parallel for schedule(static) num_threads(windows->threads)
     for (int task = 0; task < tasks; task++) {
-        size_t tap = (size_t)task / blocks, from = (size_t)task % blocks * value_block_stride(value);
-        float *column = columns + (size_t)task * value->images * pixels * value->block;
-        for (size_t n = 0; n < value->images; n++)
-            gather_image(windows, source + from + n * value_image_stride(value), tap / windows->kernel,
-                         tap % windows->kernel, column + n * pixels * value->block);
+        size_t block = (size_t)task / taps, tap = (size_t)task % taps;
+        for (size_t n = 0; n < from->images; n++)
+            gather_image(windows, source + value_offset(from, n, block), tap / windows->kernel, tap % windows->kernel,
+                         columns + value_offset(to, n, (size_t)task));
     }
 }
 
@@ -91,48 +93,27 @@ static void scatter_row(const float *column, struct span span, size_t stride, si
 static void scatter_image(const struct windows *windows, const float *column, size_t ky, size_t kx, float *image)
 {
     size_t block = windows->source->block, width = windows->source->width;
-    struct span rows = inside(windows->source->height, windows->out_height, windows->stride, windows->padding, ky);
-    struct span span = inside(width, windows->out_width, windows->stride, windows->padding, kx);
+    struct span rows = inside(windows->source->height, windows->columns.height, windows->stride, windows->padding, ky);
+    struct span span = inside(width, windows->columns.width, windows->stride, windows->padding, kx);
     for (size_t oy = rows.first; oy < rows.end; oy++) {
         float *row = image + (oy * windows->stride + ky - windows->padding) * width * block;
-        scatter_row(column + oy * windows->out_width * block, span, windows->stride, kx - windows->padding, block, row);
+        scatter_row(column + oy * windows->columns.width * block, span, windows->stride, kx - windows->padding, block,
+                    row);
     }
 }
 
 void windows_scatter(const struct windows *windows, const float *columns, float *source_gradient)
 {
-    const struct value *value = windows->source;
-    size_t blocks = value->channels / value->block, taps = windows->kernel * windows->kernel;
-    size_t pixels = windows->out_height * windows->out_width;
-    int tasks = (int)(blocks * value->images); /* (block, image): no two write the same pixel */
+    const struct value *to = windows->source, *from = &windows->columns;
+    size_t blocks = to->channels / to->block, taps = windows->kernel * windows->kernel;
+    int tasks = (int)(blocks * to->images); /* (image, block): no two write the same pixel */
 #pragma omp parallel for schedule(static) num_threads(windows->threads)
     for (int task = 0; task < tasks; task++) {
-        size_t c = (size_t)task / value->images, n = (size_t)task % value->images;
-        float *image = source_gradient + c * value_block_stride(value) + n * value_image_stride(value);
-        memset(image, 0, value_pixels(value) * value->block * sizeof *image);
-        for (size_t tap = 0; tap < taps; tap++) {
-            const float *column = columns + ((tap * blocks + c) * value->images + n) * pixels * value->block;
-            scatter_image(windows, column, tap / windows->kernel, tap % windows->kernel, image);
-        }
-    }
-}
-
-void windows_weights(const float *canonical, size_t out, size_t in, size_t taps, float *by_tap)
-{
-    for (size_t o = 0; o < out; o++) {
-        for (size_t i = 0; i < in; i++) {
-            for (size_t t = 0; t < taps; t++)
-                by_tap[(o * taps + t) * in + i] = canonical[(o * in + i) * taps + t];
-        }
-    }
-}
-
-void windows_weights_back(const float *by_tap, size_t out, size_t in, size_t taps, float *canonical)
-{
-    for (size_t o = 0; o < out; o++) {
-        for (size_t i = 0; i < in; i++) {
-            for (size_t t = 0; t < taps; t++)
-                canonical[(o * in + i) * taps + t] = by_tap[(o * taps + t) * in + i];
-        }
+        size_t n = (size_t)task / blocks, block = (size_t)task % blocks;
+        float *image = source_gradient + value_offset(to, n, block);
+        memset(image, 0, value_pixels(to) * to->block * sizeof *image);
+        for (size_t tap = 0; tap < taps; tap++)
+            scatter_image(windows, columns + value_offset(from, n, block * taps + tap), tap / windows->kernel,
+                          tap % windows->kernel, image);
     }
 }

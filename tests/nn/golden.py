@@ -61,18 +61,26 @@ def other(kind, channels, size, batch, out=0):
 
 
 CASES = [
-    conv(3, 32, 2, 64, 7, 2), conv(3, 12, 2, 16, 3, 1),  # the layers that read images
-    conv(16, 8, 2, 32, 1, 1), conv(16, 8, 2, 32, 3, 1), conv(16, 16, 2, 32, 3, 2), conv(32, 16, 1, 16, 1, 2),
-    conv(16, 5, 3, 16, 3, 1), conv(16, 9, 1, 16, 3, 2),
-    conv(16, 8, 3, 32, 3, 2), conv(16, 8, 3, 32, 1, 2), conv(16, 7, 3, 32, 3, 2),  # into the folded layout
+    # blocked: the layers that read images, then the library's kernels, then 3x3 whose weights' gradient takes columns
+    conv(3, 32, 2, 64, 7, 2), conv(3, 12, 2, 16, 3, 1),
+    conv(16, 16, 1, 32, 1, 1), conv(32, 31, 1, 16, 1, 2), conv(16, 30, 1, 16, 3, 1),
+    conv(16, 16, 2, 16, 3, 1), conv(16, 30, 1, 32, 3, 2), conv(16, 33, 1, 16, 3, 2),
+    # from blocked to folded
+    conv(16, 16, 2, 32, 3, 2), conv(16, 16, 2, 32, 1, 2), conv(16, 27, 1, 16, 3, 2),
+    # folded
+    conv(16, 8, 2, 32, 1, 1), conv(16, 8, 2, 32, 3, 1), conv(16, 5, 3, 16, 3, 1), conv(16, 9, 1, 16, 3, 2),
+    conv(16, 8, 3, 32, 3, 2), conv(16, 8, 3, 32, 1, 2), conv(16, 7, 3, 32, 3, 2),
     conv(32, 4, 3, 16, 1, 1), conv(32, 4, 3, 16, 3, 1), conv(16, 4, 2, 32, 3, 2), conv(16, 4, 2, 32, 1, 2),
     conv(32, 3, 2, 32, 3, 1), conv(32, 2, 3, 16, 1, 1), conv(32, 2, 3, 32, 3, 1), conv(16, 2, 2, 32, 3, 2),
     conv(32, 1, 4, 16, 1, 1), conv(32, 1, 1, 32, 3, 1),
-    other("norm", 16, 6, 3), other("norm", 32, 3, 5), other("norm", 16, 1, 6),
-    other("norm_relu", 16, 7, 3), other("norm_relu", 32, 2, 4), other("norm_relu", 16, 4, 1),
-    other("add_relu", 16, 6, 2), other("add_relu", 32, 4, 3),
-    other("max_pool", 16, 9, 2), other("max_pool", 16, 12, 1), other("max_pool", 16, 8, 2), other("max_pool", 16, 4, 3),
-    other("average_pool", 16, 7, 2), other("average_pool", 32, 4, 3), other("average_pool", 32, 1, 2),
+    # both layouts
+    other("norm", 16, 15, 2), other("norm", 16, 6, 3), other("norm", 32, 3, 5), other("norm", 16, 1, 6),
+    other("norm_relu", 16, 17, 2), other("norm_relu", 16, 7, 3), other("norm_relu", 32, 2, 4),
+    other("norm_relu", 16, 4, 1),
+    other("add_relu", 16, 15, 2), other("add_relu", 16, 6, 2), other("add_relu", 32, 4, 3),
+    other("max_pool", 16, 32, 1), other("max_pool", 16, 17, 2), other("max_pool", 16, 9, 2),
+    other("max_pool", 16, 12, 1), other("max_pool", 16, 4, 3),
+    other("average_pool", 16, 15, 2), other("average_pool", 16, 7, 2), other("average_pool", 32, 1, 2),
     other("linear", 64, 1, 3, 10), other("linear", 32, 2, 5, 16),
 ]
 

@@ -173,7 +173,7 @@ static void run_all(int threads)
         else
             run_layer(file, &c, threads);
     }
-    cr_expect_geq(cases, 40);
+    cr_expect_geq(cases, 50);
     fclose(file);
 }
 
