@@ -25,26 +25,26 @@ struct explain_totals {
 enum status explain_totals(const struct shape *shape, size_t count, size_t size, const struct cost_model *model,
                            struct explain_totals *totals) MUST_CHECK;
 
-/* The totals, one a line, and for at most EXPLAIN_PICTURE_WORKERS workers a table of the ops: a row for each round, a column
- * for each worker. S>1[0+4] sends leaves 0 to 3 to worker 1, R<1[0+4] receives them, RR<1[0+4] receives and reduces; * marks
- * what completes the sum, x0.5 a weight, 2: a lane other than 0. Appended to *text. */
+/* The totals, one a line, and for at most EXPLAIN_PICTURE_WORKERS workers a table of the ops: a row for each round, a
+ * column for each worker. S>1[0+4] sends leaves 0 to 3 to worker 1, R<1[0+4] receives them, RR<1[0+4] receives and
+ * reduces; * marks what completes the sum, x0.5 a weight, 2: a lane other than 0. Appended to *text. */
 #define EXPLAIN_PICTURE_WORKERS 8
 enum status explain_shape(const struct shape *shape, size_t count, size_t size, const struct cost_model *model,
                           struct text *text) MUST_CHECK;
 
 struct explain_mixing {
-    int degree;           /* most messages that a worker sends in a step                                               */
-    uint64_t period;      /* steps after which the graph repeats                                                       */
-    double contraction;   /* by what a step shrinks the disagreement of workers: ||W(T-1)...W(0) - J||_2 ^ (1/T); NAN
-                             beyond EXPLAIN_GAP_WORKERS workers                                                        */
-    uint64_t exact_after; /* steps after which all hold the exact mean; 0: never within two periods, or not computed   */
+    int degree;         /* most messages that a worker sends in a step                                               */
+    uint64_t period;    /* steps after which the graph repeats                                                       */
+    double contraction; /* by what a step shrinks the disagreement of workers: ||W(T-1)...W(0) - J||_2 ^ (1/T); NAN
+                           beyond EXPLAIN_GAP_WORKERS workers                                                        */
+    uint64_t exact_after; /* steps after which all hold the exact mean; 0: never within two periods, or not computed */
 };
 #define EXPLAIN_GAP_WORKERS 128
 
 enum status explain_graph(const struct graph *graph, int workers, struct explain_mixing *mixing) MUST_CHECK;
 
-/* All there is to say about a spec on a team: canonical spelling, step plan of a strategy, graph of gossip, and the schedule
- * of its first step as explain_shape() has it. */
+/* All there is to say about a spec on a team: canonical spelling, step plan of a strategy, graph of gossip, and the
+ * schedule of its first step as explain_shape() has it. */
 enum status explain_spec(const struct spec *spec, const struct layout *layout, size_t count, size_t size,
                          const struct cost_model *model, struct text *text) MUST_CHECK;
 

@@ -13,7 +13,8 @@ struct layout {
 
 /* All on one node. */
 enum status layout_flat(int workers, struct layout *layout) MUST_CHECK;
-/* "2x4" (two nodes of four) or "4+2" (nodes of four and two). workers > 0: must agree, else STATUS_USAGE with both counts. */
+/* "2x4" (two nodes of four) or "4+2" (nodes of four and two). workers > 0: must agree, else STATUS_USAGE with both
+ * counts. */
 enum status layout_parse(const char *text, int workers, struct layout *layout) MUST_CHECK;
 /* Nodes of `group` workers, the last one smaller when it does not divide. */
 enum status layout_groups(int workers, int group, struct layout *layout) MUST_CHECK;

@@ -1,22 +1,23 @@
 /* schedule.h - the form of an algorithm: a pure function (shape, rank, round) -> a few ops over symbolic chunks.
  *
  * An algorithm knows no addresses, bytes or tags. The same ops are executed on a network (comm/executor.c), proved
- * (algos/verify.c), simulated (sim/) and counted (algos/explain.c); all of them drive algos/progression.c, the only place
- * where a schedule is interpreted.
+ * (algos/verify.c), simulated (sim/) and counted (algos/explain.c); all of them drive algos/progression.c, the only
+ * place where a schedule is interpreted.
  *
  * Rules that every schedule keeps and every sink may rely on:
- *  1. A matching SEND and RECV carry the same lane, round and size. Messages between two workers on a lane match in order.
+ *  1. A matching SEND and RECV carry the same lane, round and size. Messages between two workers on a lane match in
+ *     order.
  *  2. Two ops of a lane conflict if their ranges overlap and at least one writes. Conflicting ops complete in emitted
- *     order, segment by segment; messages of one (peer, lane, direction) start in emitted order; nothing else is ordered
- *     within a lane.
+ *     order, segment by segment; messages of one (peer, lane, direction) start in emitted order; nothing else is
+ *     ordered within a lane.
  *  3. Lanes are ordered only by WAIT and FENCE; a WAIT holds back a segment only until the overlapping segments of the
  *     waited lane are complete.
- *  4. One partition: leaf chunk c of `count` elements in C chunks starts at c*q + min(c, r), q = count / C, r = count % C.
- *     A coarse chunk is a run of leaves. Chunks may be empty.
+ *  4. One partition: leaf chunk c of `count` elements in C chunks starts at c*q + min(c, r), q = count / C, r = count
+ *     % C. A coarse chunk is a run of leaves. Chunks may be empty.
  *  5. In place: algorithms know VECTOR only. An op that reads chunk c reads the output if an earlier op of this worker
  *     wrote c, else the input; chunks never written are copied at the end.
- *  6. Mean: FINAL marks the RECV_REDUCE or REDUCE that completes the reduction of its dst; there, once for each element on
- *     every path to a result, the sum is divided by the number of workers.
+ *  6. Mean: FINAL marks the RECV_REDUCE or REDUCE that completes the reduction of its dst; there, once for each
+ *     element on every path to a result, the sum is divided by the number of workers.
  *  7. Wire formats are an attribute of messages (ROUND_SOURCE); none is lossy yet.
  *  8. Pipelining (segments, window) is never in an algorithm.
  */
@@ -67,8 +68,8 @@ struct op {
     uint16_t lanes;     /* FENCE: how many lanes                                     */
     int32_t peer;       /* SEND, RECV, RECV_REDUCE: rank in the team                 */
     struct range src, dst;
-    double weight;      /* 1 unless mixing                                           */
-    uint32_t round;     /* the round it was emitted in; WAIT: see above (round <= its own round) */
+    double weight;  /* 1 unless mixing                                           */
+    uint32_t round; /* the round it was emitted in; WAIT: see above (round <= its own round) */
     uint32_t wait_round;
 };
 
@@ -107,15 +108,15 @@ struct shape {
     uint32_t chunks;  /* C: leaves of the partition, >= 1                                     */
     uint32_t scratch; /* planes of BUFFER_SCRATCH                                             */
     uint32_t rounds;
-    uint32_t split;   /* halves: rounds [0, split) leave chunk c complete at owner(c); 0 = no halves, unless
+    uint32_t split; /* halves: rounds [0, split) leave chunk c complete at owner(c); 0 = no halves, unless
                          rounds is 0, too (one worker): see shape_has_halves()                        */
-    uint16_t lanes;   /* >= 1, at most 256                                                    */
-    void *state;      /* the algorithm's own tables; freed by its release                     */
+    uint16_t lanes; /* >= 1, at most 256                                                    */
+    void *state;    /* the algorithm's own tables; freed by its release                     */
 };
 
 enum trait {
-    TRAIT_ANY_SIZE = 1,       /* every worker count >= 1                                       */
-    TRAIT_POWER_OF_TWO = 2,   /* only these; others are refused                                */
+    TRAIT_ANY_SIZE = 1,     /* every worker count >= 1                                       */
+    TRAIT_POWER_OF_TWO = 2, /* only these; others are refused                                */
     TRAIT_EVEN = 4,
     TRAIT_SIZE_DEPENDENT = 8, /* shape looks at count                                          */
     TRAIT_PERIOD = 16,        /* shape looks at step                                           */
@@ -126,21 +127,21 @@ enum trait {
 
 /* What a message costs; see sim/platform.h for where the values come from. */
 struct cost_model {
-    double latency_s;           /* alpha: per message                     */
-    double seconds_per_byte;    /* beta: one direction of one worker      */
-    double reduce_s_per_byte;   /* gamma                                  */
+    double latency_s;         /* alpha: per message                     */
+    double seconds_per_byte;  /* beta: one direction of one worker      */
+    double reduce_s_per_byte; /* gamma                                  */
 };
 
 struct algorithm {
-    const char *name;    /* "recursive-halving-doubling"                                          */
-    const char *aliases; /* "rhd", several separated by spaces, "" for none                       */
-    const char *summary; /* one line: what it is good for                                         */
-    const char *source;  /* paper or system                                                       */
-    unsigned traits;     /* enum trait                                                            */
+    const char *name;             /* "recursive-halving-doubling"                                          */
+    const char *aliases;          /* "rhd", several separated by spaces, "" for none                       */
+    const char *summary;          /* one line: what it is good for                                         */
+    const char *source;           /* paper or system                                                       */
+    unsigned traits;              /* enum trait                                                            */
     const struct option *options; /* NULL = none                                                  */
 
-    /* Fill chunks, scratch, rounds, split, lanes, state (algorithm and workers are set). Refuses with STATUS_REFUSED and
-     * the reason, naming the nearest worker count that works. On failure it leaves nothing behind. */
+    /* Fill chunks, scratch, rounds, split, lanes, state (algorithm and workers are set). Refuses with STATUS_REFUSED
+     * and the reason, naming the nearest worker count that works. On failure it leaves nothing behind. */
     enum status (*shape)(const struct shape_request *request, struct shape *shape);
     /* The ops of `rank` in `round`, in order. Pure; rank in [0, workers), round in [0, rounds). */
     enum status (*emit)(const struct shape *shape, int rank, uint32_t round, struct sink *sink);

@@ -33,10 +33,10 @@ struct exchange {
 };
 
 struct step_plan {
-    bool exchanges;           /* false: this step starts nothing                             */
+    bool exchanges; /* false: this step starts nothing                             */
     struct exchange exchange;
-    bool updates;             /* an update is applied in this step                           */
-    int gradient_age;         /* of the update in this step: 0 = this step's, 1 = the last's */
+    bool updates;     /* an update is applied in this step                           */
+    int gradient_age; /* of the update in this step: 0 = this step's, 1 = the last's */
 };
 
 struct strategy {
@@ -54,7 +54,7 @@ struct strategy {
 
 /* A graph says who talks in `step`: for each worker, from whom it takes what weight. */
 struct mixing_edge {
-    int peer;      /* the worker whose value comes in */
+    int peer; /* the worker whose value comes in */
     double weight;
 };
 struct graph {

@@ -1,13 +1,14 @@
 /* verify.h - proves a schedule from its ops alone: for one shape, all workers, without data or network.
  *
  * Drives one progression for each worker with symbolic values: for each leaf chunk the set of workers whose
- * contribution it holds (bitsets: exact for any p, meant for p <= 512), whether it is finalised, and the hash of its
- * expression tree. Segments are single leaves, every send waits for its posted receive (rendezvous everywhere), the
- * window is 1; a second run has random order and a third is out of place.
+ * contribution it holds (bitsets: exact for any p, meant for p <= 512), which chunk it is a part of, whether it is
+ * finalised, and the hash of its expression tree. Every send waits for its posted receive (rendezvous everywhere), the
+ * window is 1, what is sent is read as late as may be. Five trials: in order in place, newest first out of place, and
+ * three in random order with segments of one leaf, two, or whole ranges; then each half of a schedule that has halves.
  *
  * Proved: every message is matched with equal size, lane and round; ranges, peers and lanes are within bounds; every
- * contribution arrives exactly once in every chunk on every worker; every chunk is finalised exactly once, and only when
- * complete; no deadlock; no race between lanes; scratch is written before it is read.
+ * contribution arrives exactly once in every chunk on every worker; every chunk is finalised exactly once, and only
+ * when complete; no deadlock; no race between lanes; scratch is written before it is read.
  */
 #ifndef CHORALE_ALGOS_VERIFY_H
 #define CHORALE_ALGOS_VERIFY_H
@@ -19,21 +20,21 @@
 
 enum fault {
     FAULT_NONE,
-    FAULT_BAD_OP,           /* unknown kind, peer, lane, chunk or plane out of range, unequal src and dst */
-    FAULT_UNMATCHED,        /* a SEND without its RECV or the reverse                                     */
-    FAULT_SIZE,             /* matched, but of unequal size                                               */
-    FAULT_ROUND,            /* matched, but of unequal round (rule 1)                                     */
+    FAULT_BAD_OP,    /* unknown kind, peer, lane, chunk or plane out of range, unequal src and dst */
+    FAULT_UNMATCHED, /* a SEND without its RECV or the reverse                                     */
+    FAULT_SIZE,      /* matched, but of unequal size                                               */
+    FAULT_ROUND,     /* matched, but of unequal round (rule 1)                                     */
     FAULT_DEADLOCK,
-    FAULT_RACE,             /* two lanes touch a range and nothing orders them                            */
-    FAULT_MISSING,          /* a contribution is missing at the end                                       */
-    FAULT_DOUBLED,          /* a contribution was reduced twice                                           */
-    FAULT_NOT_FINALISED,    /* complete but never finalised, or used as a result unfinalised              */
-    FAULT_FINALISED_EARLY,  /* finalised before every contribution was there                              */
+    FAULT_RACE,            /* two lanes touch a range and nothing orders them                            */
+    FAULT_MISSING,         /* a contribution is missing at the end                                       */
+    FAULT_DOUBLED,         /* a contribution was reduced twice                                           */
+    FAULT_NOT_FINALISED,   /* complete but never finalised, or used as a result unfinalised              */
+    FAULT_FINALISED_EARLY, /* finalised before every contribution was there                              */
     FAULT_FINALISED_TWICE,
-    FAULT_SCRATCH,          /* scratch read before it was written, or a plane out of range                */
-    FAULT_WAIT,             /* WAIT for a future round                                                    */
-    FAULT_OWNER,            /* after round split-1 the owner's chunk is not complete                      */
-    FAULT_WEIGHTS           /* mixing: a row or a column does not sum to one                              */
+    FAULT_SCRATCH, /* scratch read before it was written, or a plane out of range                */
+    FAULT_WAIT,    /* WAIT for a future round                                                    */
+    FAULT_OWNER,   /* after round split-1 the owner's chunk is not complete                      */
+    FAULT_WEIGHTS  /* mixing: a row or a column does not sum to one                              */
 };
 const char *fault_name(enum fault fault); /* "missing-contribution", "race", "deadlock", ... */
 

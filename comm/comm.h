@@ -1,12 +1,12 @@
 /* comm.h - collectives on a real network: a communicator, teams, and collectives that run a schedule.
  *
- * A comm belongs to one job and one transport. A collective is made once for a shape and a vector size and may be started
- * many times; its buffers are given at each start. Collectives of one team must be created and started in the same order
- * on all its workers; several may be under way at once.
+ * A comm belongs to one job and one transport. A collective is made once for a shape and a vector size and may be
+ * started many times; its buffers are given at each start. Collectives of one team must be created and started in the
+ * same order on all its workers; several may be under way at once.
  *
  * Progress: whoever waits drives it. With `progress_thread`, a thread of the comm drives it while nobody waits, so that
- * an exchange runs during compute; it sleeps when nothing is under way. Every wait has a deadline, and its message tells
- * algorithm, round, lane, peer, bytes posted and completed.
+ * an exchange runs during compute; it sleeps when nothing is under way. Every wait has a deadline, and its message
+ * tells algorithm, round, lane, peer, bytes posted and completed.
  *
  * Threads: one thread starts and waits at a time (the progress thread is the comm's own affair).
  */
@@ -61,7 +61,7 @@ struct collective_request {
     const char *name;          /* canonical spec: compared with the other workers' and used in messages; copied */
     size_t count;              /* elements */
     enum dtype dtype;
-    enum reduce_op op;         /* mixing shapes take only REDUCE_SUM of f32 or f64 */
+    enum reduce_op op; /* mixing shapes take only REDUCE_SUM of f32 or f64 */
 };
 
 /* Sent by this worker in the latest run, counted where the transport is called: payload only, and messages before
@@ -73,10 +73,12 @@ struct collective_traffic {
 };
 
 enum status collective_create(const struct collective_request *request, struct collective **collective) MUST_CHECK;
-void collective_destroy(struct collective *collective); /* accepts NULL; must not be under way unless the comm has failed */
+void collective_destroy(
+    struct collective *collective); /* accepts NULL; must not be under way unless the comm has failed */
 
-/* Start. input and output are equal (in place) or don't overlap; both hold count elements aligned to their type, both may be
- * NULL when count is 0. They belong to the collective until it is done. STATUS_USAGE: already under way, or bad buffers. */
+/* Start. input and output are equal (in place) or don't overlap; both hold count elements aligned to their type, both
+ * may be NULL when count is 0. They belong to the collective until it is done. STATUS_USAGE: already under way, or bad
+ * buffers. */
 enum status collective_start(struct collective *collective, const void *input, void *output) MUST_CHECK;
 /* STATUS_OK when done, STATUS_AGAIN when not; drives progress a little. */
 enum status collective_test(struct collective *collective) MUST_CHECK;

@@ -38,6 +38,10 @@ struct task_list {
     struct task *first, *last;
 };
 
+/* What waits for room in the transport. Nothing waits behind a list with which it would be waited for: grants and
+ * payload go out while receives have no room, and small messages find room before further payload is asked for. */
+enum pending { PENDING_POOL, PENDING_RECEIVE, PENDING_SEND, PENDING_LISTS };
+
 void task_append(struct task_list *list, struct task *task);
 void task_remove(struct task_list *list, struct task *task);
 
@@ -75,12 +79,12 @@ struct comm {
     int active;        /* collectives under way                                                   */
 
     struct team world;
-    struct team *teams;       /* all, world included                                                     */
-    struct early *early;      /* for teams that don't exist here yet                                     */
-    struct task_list pending; /* to be handed to the transport                                           */
-    struct task_list flying;  /* handed to it                                                            */
-    struct task_list spare;   /* reusable tasks                                                          */
-    void **small_spare;       /* reusable buffers of small messages                                      */
+    struct team *teams;  /* all, world included                                                     */
+    struct early *early; /* for teams that don't exist here yet                                     */
+    struct task_list pending[PENDING_LISTS]; /* to be handed to the transport                            */
+    struct task_list flying;                 /* handed to it                                             */
+    struct task_list spare;                  /* reusable tasks                                           */
+    void **small_spare; /* reusable buffers of small messages                                      */
     size_t small_spares, small_capacity;
     void **landing_spare; /* reusable landing slots of `segment` bytes                               */
     size_t landing_spares, landing_capacity;

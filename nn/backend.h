@@ -25,8 +25,8 @@ struct backend_request {
 
 /* One training step's result on this worker. */
 struct step_result {
-    double loss;               /* mean cross-entropy over the batch          */
-    size_t correct;            /* images whose largest logit is their label  */
+    double loss;                  /* mean cross-entropy over the batch          */
+    size_t correct;               /* images whose largest logit is their label  */
     double forward_s, backward_s; /* wall time of the two phases, seconds    */
 };
 

@@ -20,33 +20,33 @@
 #include "base/status.h"
 
 enum layer_kind {
-    LAYER_CONV,        /* no bias: a batch norm follows                                            */
-    LAYER_BATCH_NORM,  /* gamma then beta, contiguous (2, C); eps 1e-5; running statistics in state */
+    LAYER_CONV,       /* no bias: a batch norm follows                                            */
+    LAYER_BATCH_NORM, /* gamma then beta, contiguous (2, C); eps 1e-5; running statistics in state */
     LAYER_RELU,
-    LAYER_ADD_RELU,    /* max(input + second input, 0): the end of a residual block                */
-    LAYER_MAX_POOL,    /* 3x3, stride 2, padding 1                                                  */
-    LAYER_AVERAGE_POOL,/* global: (N, C, H, W) -> (N, C)                                            */
-    LAYER_LINEAR       /* weight (O, I), then bias (O)                                              */
+    LAYER_ADD_RELU,     /* max(input + second input, 0): the end of a residual block                */
+    LAYER_MAX_POOL,     /* 3x3, stride 2, padding 1                                                  */
+    LAYER_AVERAGE_POOL, /* global: (N, C, H, W) -> (N, C)                                            */
+    LAYER_LINEAR        /* weight (O, I), then bias (O)                                              */
 };
 
 /* One layer: reads the output of layer `input` (-1 = the images), writes its own. ADD_RELU also reads `second`. */
 struct layer {
     enum layer_kind kind;
-    char name[48];            /* PyTorch's module path: "layer1.0.conv1"                            */
+    char name[48]; /* PyTorch's module path: "layer1.0.conv1"                            */
     int input, second;
     int in_channels, out_channels;
     int in_height, in_width, out_height, out_width;
     int kernel, stride, padding;
-    bool zero_gamma;          /* batch norm that ends a residual block: gamma starts at 0           */
-    int first_tensor, tensors;/* its entries in model.tensor                                        */
-    size_t state_offset;      /* batch norm: running mean (C), then running variance (C), in state  */
+    bool zero_gamma;           /* batch norm that ends a residual block: gamma starts at 0           */
+    int first_tensor, tensors; /* its entries in model.tensor                                        */
+    size_t state_offset;       /* batch norm: running mean (C), then running variance (C), in state  */
 };
 
 struct tensor {
-    char name[64];            /* "layer1.0.conv1.weight"                                            */
+    char name[64]; /* "layer1.0.conv1.weight"                                            */
     int layer;
-    size_t offset, count;     /* elements in the parameter and gradient arenas                      */
-    bool decays;              /* weight decay applies: convolution and linear weights only          */
+    size_t offset, count; /* elements in the parameter and gradient arenas                      */
+    bool decays;          /* weight decay applies: convolution and linear weights only          */
 };
 
 struct model {
@@ -56,8 +56,8 @@ struct model {
     int layers;
     struct tensor *tensor;
     int tensors;
-    size_t parameters;        /* elements of the parameter arena                                    */
-    size_t state;             /* elements of the running statistics                                 */
+    size_t parameters; /* elements of the parameter arena                                    */
+    size_t state;      /* elements of the running statistics                                 */
 };
 
 /* "resnet50", "resnet18" (image_size >= 32), "cnn" (>= 8). STATUS_USAGE with the nearest name or the least size.

@@ -1,8 +1,8 @@
 /* hierarchical.c - two schedules composed: A within the nodes, B between them.
  *
- *   rounds [0, begin)        the first half of A in every node: each piece of the vector complete at one worker of the
- * node rounds [begin, end)      B among the owners of each piece, one team with a worker of every node for each piece
- *   rounds [end, rounds)     the second half of A: the pieces spread in every node
+ *   rounds [0, begin)     first half of A in every node: each piece of the vector complete at one worker of the node
+ *   rounds [begin, end)   B among the owners of each piece: a team with one worker of every node for each piece
+ *   rounds [end, rounds)  second half of A: the pieces spread in every node
  *
  *   2 nodes of 4, intra=ring: 4 pieces, owned by a worker each
  *       node 0    0 -- 1 -- 2 -- 3
