@@ -16,6 +16,10 @@
 #define DEFAULT_DEADLINE 30.0
 #define BATCH 32 /* completions taken at once */
 
+/* Granted receives posted before only the oldest collective of a team may post more: its progress never waits for
+ * younger ones whose senders wait for it. The pool, these and one collective's window fit the 1024 receives of shm. */
+#define YOUNG_RECEIVES 512
+
 /* ------------------------------------------------------------------------------------------------------ lists, buffers
  */
 
@@ -143,28 +147,58 @@ static enum status hand_over(struct comm *comm, struct task *task)
     return transport->ops->send(transport, task->peer, task->tag, task->data, task->bytes, &task->transfer);
 }
 
-static enum status flush_pending(struct comm *comm, bool *moved)
+static enum pending pending_of(const struct task *task)
 {
-    while (comm->pending.first != NULL) {
-        struct task *task = comm->pending.first;
+    if (task->kind == TASK_POOL)
+        return PENDING_POOL;
+    return task->kind == TASK_RECEIVE ? PENDING_RECEIVE : PENDING_SEND;
+}
+
+/* The next task of a list that may be handed over; NULL: none. */
+static struct task *next_pending(const struct comm *comm, enum pending which)
+{
+    struct task *task = comm->pending[which].first;
+    if (which != PENDING_RECEIVE)
+        return task;
+    if (comm->pending[PENDING_POOL].first != NULL)
+        return NULL;
+    while (task != NULL && comm->receiving >= YOUNG_RECEIVES && !executor_is_oldest(task->collective))
+        task = task->next;
+    return task;
+}
+
+static enum status flush_list(struct comm *comm, enum pending which, bool *moved)
+{
+    struct task *task = next_pending(comm, which);
+    for (; task != NULL; task = next_pending(comm, which)) {
         const enum status status = hand_over(comm, task);
         if (status != STATUS_OK)
             return status < 0 ? status : STATUS_OK;
-        task_remove(&comm->pending, task);
+        task_remove(&comm->pending[which], task);
         task_append(&comm->flying, task);
         task->flying = true;
         *moved = true;
-        if (task->kind == TASK_RECEIVE)
-            TRY(executor_grant(task));
+        if (task->kind != TASK_RECEIVE)
+            continue;
+        comm->receiving++;
+        TRY(executor_grant(task));
     }
+    return STATUS_OK;
+}
+
+static enum status flush_pending(struct comm *comm, bool *moved)
+{
+    for (int which = 0; which < PENDING_LISTS; which++)
+        TRY(flush_list(comm, (enum pending)which, moved));
     return STATUS_OK;
 }
 
 enum status task_submit(struct comm *comm, struct task *task)
 {
+    const enum pending which = pending_of(task);
     bool moved = false;
-    task_append(&comm->pending, task);
-    return comm->pending.first == task ? flush_pending(comm, &moved) : STATUS_OK;
+    task_append(&comm->pending[which], task);
+    return comm->pending[which].first == task ? flush_list(comm, which, &moved) : STATUS_OK;
 }
 
 enum status comm_send_small(struct comm *comm, struct collective *collective, int peer, struct wire_header *header,
@@ -258,6 +292,7 @@ static enum status task_done(struct comm *comm, struct task *task)
 {
     task->flying = false;
     task_remove(&comm->flying, task);
+    comm->receiving -= task->kind == TASK_RECEIVE;
     if (task->transfer.status < 0) {
         const enum status status = task->transfer.status;
         const int peer = task->peer;
@@ -445,7 +480,8 @@ void comm_close(struct comm *comm)
     }
     comm->transport->ops->close(comm->transport); /* abandons what is flying */
     free_tasks(&comm->flying);
-    free_tasks(&comm->pending);
+    for (int which = 0; which < PENDING_LISTS; which++)
+        free_tasks(&comm->pending[which]);
     free_tasks(&comm->spare);
     while (comm->small_spares > 0)
         free(comm->small_spare[--comm->small_spares]);

@@ -194,7 +194,8 @@ void collective_destroy(struct collective *c)
     drop_tasks(comm, &c->ungranted);
     drop_tasks(comm, &c->landed);
     orphan(&comm->flying, c);
-    orphan(&comm->pending, c);
+    for (int which = 0; which < PENDING_LISTS; which++)
+        orphan(&comm->pending[which], c);
     comm_leave(comm);
     while (c->early != NULL) {
         struct early *early = c->early;
@@ -563,6 +564,11 @@ enum status executor_advance(struct comm *comm, bool *moved)
         }
     }
     return STATUS_OK;
+}
+
+bool executor_is_oldest(const struct collective *collective)
+{
+    return collective != NULL && collective->team->first == collective;
 }
 
 /* A granted transfer is done. */

@@ -83,6 +83,7 @@ struct comm {
     struct early *early; /* for teams that don't exist here yet                                     */
     struct task_list pending[PENDING_LISTS]; /* to be handed to the transport                            */
     struct task_list flying;                 /* handed to it                                             */
+    int receiving;                           /* granted receives among them                              */
     struct task_list spare;                  /* reusable tasks                                           */
     void **small_spare; /* reusable buffers of small messages                                      */
     size_t small_spares, small_capacity;
@@ -124,6 +125,7 @@ void comm_leave(struct comm *comm);
 enum status comm_idle(struct comm *comm, unsigned idle) MUST_CHECK;
 
 /* --- executor.c, for comm.c; the lock is held --- */
+bool executor_is_oldest(const struct collective *collective); /* under way in its team */
 enum status executor_arrived(struct comm *comm, const struct wire_header *header, const void *payload) MUST_CHECK;
 enum status executor_grant(const struct task *task) MUST_CHECK; /* the receive is posted: tell its sender */
 enum status executor_task_done(struct comm *comm,

@@ -369,6 +369,121 @@ Test(executor, restarts)
     shape_destroy(shape);
 }
 
+/* A transport with room for a few posted receives only, as real ones have: the rest is told to come again. */
+struct narrow {
+    struct transport transport; /* first */
+    struct transport *inner;
+    int posted, limit;
+};
+
+static enum status narrow_send(struct transport *transport, int peer, uint64_t tag, const void *data, size_t bytes,
+                               struct transfer *transfer)
+{
+    struct transport *inner = ((struct narrow *)transport)->inner;
+    transfer->provider[7] = NULL;
+    return inner->ops->send(inner, peer, tag, data, bytes, transfer);
+}
+
+static enum status narrow_receive(struct transport *transport, int peer, uint64_t tag, uint64_t ignore, void *data,
+                                  size_t bytes, struct transfer *transfer)
+{
+    struct narrow *narrow = (struct narrow *)transport;
+    if (narrow->posted >= narrow->limit)
+        return STATUS_AGAIN;
+    narrow->posted++;
+    transfer->provider[7] = narrow; /* loopback leaves it alone */
+    return narrow->inner->ops->receive(narrow->inner, peer, tag, ignore, data, bytes, transfer);
+}
+
+static enum status narrow_progress(struct transport *transport, struct transfer **done, size_t limit, size_t *count)
+{
+    struct narrow *narrow = (struct narrow *)transport;
+    const enum status status = narrow->inner->ops->progress(narrow->inner, done, limit, count);
+    for (size_t i = 0; i < *count; i++)
+        narrow->posted -= done[i]->provider[7] == narrow;
+    return status;
+}
+
+static void narrow_wait(struct transport *transport, uint64_t ns, unsigned idle)
+{
+    struct transport *inner = ((struct narrow *)transport)->inner;
+    inner->ops->wait(inner, ns, idle);
+}
+
+static void narrow_cancel(struct transport *transport, struct transfer *transfer)
+{
+    struct transport *inner = ((struct narrow *)transport)->inner;
+    inner->ops->cancel(inner, transfer);
+}
+
+static void narrow_close(struct transport *transport)
+{
+    struct transport *inner = ((struct narrow *)transport)->inner;
+    inner->ops->close(inner);
+}
+
+static void crank_open_narrow(struct crank *crank, int workers, int limit, unsigned window, struct narrow *narrow)
+{
+    static const struct transport_ops ops = {.close = narrow_close,
+                                             .send = narrow_send,
+                                             .receive = narrow_receive,
+                                             .progress = narrow_progress,
+                                             .wait = narrow_wait,
+                                             .cancel = narrow_cancel};
+    struct transport *transports[MAX_WORKERS];
+    crank->workers = workers;
+    EXPECT_OK(loopback_open(workers, LOOPBACK_IN_ORDER, 9, transports));
+    for (int r = 0; r < workers; r++) {
+        narrow[r] = (struct narrow){.transport = *transports[r], .inner = transports[r], .limit = limit};
+        narrow[r].transport.ops = &ops;
+        const struct comm_request request = {.transport = &narrow[r].transport, .segment = 1024, .window = window};
+        EXPECT_OK(comm_open(&request, &crank->comm[r]));
+    }
+}
+
+static void run_narrow(const char *name, int limit, unsigned window, int calls)
+{
+    enum { P = 8, N = 80, COUNT = 6000 };
+    struct crank crank;
+    struct narrow narrow[P];
+    struct shape *shape = flat_shape(name, P);
+    struct collective *c[N][P];
+    static float data[N][P][COUNT];
+    crank_open_narrow(&crank, P, limit, window, narrow);
+    for (int k = 0; k < calls; k++)
+        for (int r = 0; r < P; r++) {
+            for (size_t i = 0; i < COUNT; i++)
+                data[k][r][i] = (float)(value(r, i) + k);
+            make(&crank, r, shape, name, COUNT, DTYPE_F32, &c[k][r]);
+            EXPECT_OK(collective_start(c[k][r], data[k][r], data[k][r]));
+        }
+    for (int k = 0; k < calls; k++) {
+        const enum status status = crank_run(c[k], P);
+        cr_assert_eq(status, STATUS_OK, "%s with room for %d receives: %s", name, limit, status_message());
+    }
+    for (int k = 0; k < calls; k++)
+        for (int r = 0; r < P; r++) {
+            for (size_t i = 0; i < COUNT; i++)
+                cr_assert_eq(data[k][r][i], (float)(reduced(REDUCE_SUM, P, i) + k * P));
+            collective_destroy(c[k][r]);
+        }
+    crank_close(&crank);
+    shape_destroy(shape);
+}
+
+/* Receives without room keep neither grants nor payload nor small messages from moving. The pool holds 64. */
+Test(executor, little_room_for_receives)
+{
+    run_narrow("naive", 64 + 8, 64, 1);
+    run_narrow("ring", 64 + 2, 4, 1);
+}
+
+/* Many collectives want more receives than there is room for: the oldest always gets its own. */
+Test(executor, many_in_flight_with_little_room)
+{
+    run_narrow("rhd", 64 + 512 + 24, 4, 80);
+}
+
 static enum status run_two_calls(size_t count0, size_t count1, const char *name0, const char *name1)
 {
     struct crank crank;
