@@ -262,10 +262,11 @@ static void early_free(struct early **list)
     }
 }
 
-static void team_answer(struct comm *comm, const struct wire_header *header)
+static void team_answer(struct comm *comm, const struct wire_header *header, const unsigned char *used)
 {
-    if (header->sequence > comm->team_talk.value)
-        comm->team_talk.value = header->sequence;
+    for (uint32_t i = 0; i < header->bytes && i < TEAM_ID_BYTES; i++)
+        comm->team_talk.used[i] |= used[i];
+    comm->team_talk.value = header->sequence;
     comm->team_talk.answers++;
 }
 
@@ -279,7 +280,7 @@ static enum status small_arrived(struct comm *comm, const struct task *task)
     if (header.class == WIRE_TEAM) {
         if (!comm->team_talk.waiting || header.hash != comm->team_talk.hash)
             return early_add(&comm->early, &header, bytes + WIRE_HEADER_BYTES);
-        team_answer(comm, &header);
+        team_answer(comm, &header, bytes + WIRE_HEADER_BYTES);
         return STATUS_OK;
     }
     return executor_arrived(comm, &header, bytes + WIRE_HEADER_BYTES);
@@ -296,9 +297,12 @@ static enum status task_done(struct comm *comm, struct task *task)
     if (task->transfer.status < 0) {
         const enum status status = task->transfer.status;
         const int peer = task->peer;
-        const char *what = task->kind == TASK_RECEIVE || task->kind == TASK_POOL ? "receive" : "send";
+        const enum task_kind kind = task->kind;
         task_give(comm, task);
-        return fail_context(status, "%s of %s with rank %d", comm->transport->name, what, peer);
+        if (kind == TASK_POOL) /* from anyone */
+            return fail_context(status, "%s: receive of a small message", comm->transport->name);
+        return fail_context(status, "%s: %s rank %d", comm->transport->name,
+                            kind == TASK_RECEIVE ? "receive from" : "send to", peer);
     }
     switch (task->kind) {
     case TASK_POOL: {
@@ -348,8 +352,8 @@ static enum status check_deadline(struct comm *comm)
         return fail(STATUS_MISMATCH,
                     "%s: the other side did not say what it called: call the same collective everywhere",
                     comm->dispute);
-    if ((double)(now - comm->progressed_ns) / 1e9 <= comm->deadline)
-        return STATUS_OK;
+    if (comm->waiters == 0 || (double)(now - comm->progressed_ns) / 1e9 <= comm->deadline)
+        return STATUS_OK; /* whoever computes meanwhile is not kept waiting */
     struct text text = {0};
     executor_describe(comm, &text);
     const enum status status =
@@ -403,7 +407,8 @@ static void *progress_thread(void *context)
             idle = 0;
         if (atomic_load(&comm->wanted) > 0) {
             pthread_mutex_unlock(&comm->lock);
-            clock_sleep_ns(20000); /* the lock is unfair: let whoever wants it have it */
+            while (atomic_load(&comm->wanted) > 0)
+                clock_sleep_ns(20000); /* the lock is unfair: until whoever wants it has it */
             pthread_mutex_lock(&comm->lock);
         }
     }
@@ -561,10 +566,10 @@ static enum status check_ranks(const struct comm *comm, const int *ranks, int co
                       : fail(STATUS_USAGE, "team: this worker, rank %d, is not in it", comm->transport->rank);
 }
 
-static enum status team_send(struct comm *comm, int peer, uint64_t hash, uint64_t value)
+static enum status team_send(struct comm *comm, int peer, uint64_t value, const unsigned char *used, size_t bytes)
 {
-    struct wire_header header = {.class = WIRE_TEAM, .hash = hash, .sequence = value};
-    return comm_send_small(comm, NULL, peer, &header, NULL, 0);
+    struct wire_header header = {.class = WIRE_TEAM, .hash = comm->team_talk.hash, .sequence = value};
+    return comm_send_small(comm, NULL, peer, &header, used, bytes);
 }
 
 static enum status team_await(struct comm *comm, int answers)
@@ -577,7 +582,7 @@ static enum status team_await(struct comm *comm, int answers)
             at = &early->next;
             continue;
         }
-        team_answer(comm, &early->header);
+        team_answer(comm, &early->header, early->payload);
         *at = early->next;
         free(early);
     }
@@ -591,31 +596,38 @@ static enum status team_await(struct comm *comm, int answers)
     return STATUS_OK;
 }
 
-/* All members agree on an id that none of them has in use: each proposes its lowest, member 0 takes the highest. */
+static uint64_t lowest_free(const unsigned char used[TEAM_ID_BYTES])
+{
+    uint64_t id = 0;
+    while (id < TEAM_IDS && (used[id / 8] >> (id % 8)) & 1)
+        id++;
+    return id;
+}
+
+/* All members agree on an id that none of them has in use: each tells member 0 which it has, and it takes the lowest. */
 static enum status agree_on_id(struct comm *comm, const int *ranks, int count, int mine, uint64_t *id)
 {
-    uint64_t lowest = 1;
+    enum status status = STATUS_OK;
+    unsigned char *used = comm->team_talk.used;
+    memset(used, 0, TEAM_ID_BYTES);
     for (const struct team *team = comm->teams; team != NULL; team = team->next)
-        if (team->id >= lowest)
-            lowest = (uint64_t)team->id + 1;
-    uint64_t hash = wire_hash(WIRE_HASH_START, ranks, (size_t)count * sizeof *ranks);
+        used[team->id / 8] = (unsigned char)(used[team->id / 8] | 1U << (team->id % 8));
     comm->team_talk.waiting = true;
-    comm->team_talk.hash = hash;
-    comm->team_talk.value = lowest;
+    comm->team_talk.hash = wire_hash(WIRE_HASH_START, ranks, (size_t)count * sizeof *ranks);
     comm->team_talk.answers = 0;
     comm->progressed_ns = clock_ns();
-    enum status status = STATUS_OK;
     if (mine == 0) {
         TRY_TO(done, team_await(comm, count - 1));
+        comm->team_talk.value = lowest_free(used);
         for (int i = 1; i < count; i++)
-            TRY_TO(done, team_send(comm, ranks[i], hash, comm->team_talk.value));
+            TRY_TO(done, team_send(comm, ranks[i], comm->team_talk.value, NULL, 0));
     } else {
-        TRY_TO(done, team_send(comm, ranks[0], hash, lowest));
+        TRY_TO(done, team_send(comm, ranks[0], 0, used, TEAM_ID_BYTES));
         TRY_TO(done, team_await(comm, 1));
     }
     *id = comm->team_talk.value;
-    if (*id > 255)
-        status = fail(STATUS_REFUSED, "team: more than 255 teams at once: destroy some first");
+    if (*id >= TEAM_IDS)
+        status = fail(STATUS_REFUSED, "team: more than %d teams at once: destroy some first", TEAM_IDS - 1);
 done:
     comm->team_talk.waiting = false;
     return status;
@@ -651,6 +663,7 @@ enum status team_create(struct comm *comm, const int *ranks, int count, struct t
     team = memory;
     comm_enter(comm);
     comm->waiters++;
+    TRY_TO(done, comm_failed(comm));
     TRY_TO(done, memory_zeroed(&memory, (size_t)count, sizeof(int)));
     team->ranks = memory;
     memcpy(team->ranks, ranks, (size_t)count * sizeof(int));

@@ -33,7 +33,7 @@ struct comm_request {
     struct job *job;             /* watched while waiting; NULL in tests on loopback                */
     size_t segment;              /* bytes of a wire segment; 0 = 256 KiB                            */
     unsigned window;             /* receives posted ahead on each (peer, lane); 0 = 4               */
-    double deadline;             /* seconds without any progress before a wait fails; <= 0 = 30     */
+    double deadline;             /* seconds of waiting without any progress before it fails; <= 0 = 30 */
     bool progress_thread;
 };
 
@@ -49,7 +49,8 @@ void comm_describe(const struct comm *comm, struct text *text);
 /* All workers. Belongs to the comm. */
 struct team *comm_world(struct comm *comm);
 /* A team of some workers, in the given order; called by those workers only, with the same list, in one order with other
- * teams of the same workers. STATUS_USAGE: rank out of range, twice, or not ours. Free with team_destroy(). At most 255. */
+ * teams of the same workers. STATUS_USAGE: rank out of range, twice, or not ours. At most 255 at once. Free with
+ * team_destroy(), after its collectives and before the comm is closed. */
 enum status team_create(struct comm *comm, const int *ranks, int count, struct team **team) MUST_CHECK;
 void team_destroy(struct team *team); /* accepts NULL */
 int team_rank(const struct team *team);
@@ -77,8 +78,8 @@ void collective_destroy(
     struct collective *collective); /* accepts NULL; must not be under way unless the comm has failed */
 
 /* Start. input and output are equal (in place) or don't overlap; both hold count elements aligned to their type, both
- * may be NULL when count is 0. They belong to the collective until it is done. STATUS_USAGE: already under way, or bad
- * buffers. */
+ * may be NULL when count is 0. They belong to the collective until it is done, and after a failure to the comm until it
+ * is closed. STATUS_USAGE: already under way, bad buffers, or 4096 collectives under way in the team. */
 enum status collective_start(struct collective *collective, const void *input, void *output) MUST_CHECK;
 /* STATUS_OK when done, STATUS_AGAIN when not; drives progress a little. */
 enum status collective_test(struct collective *collective) MUST_CHECK;

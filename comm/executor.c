@@ -99,8 +99,16 @@ done:
 
 static uint64_t call_hash(const struct collective *c)
 {
-    const uint64_t numbers[] = {
-        c->epoch, c->count, (uint64_t)c->dtype, (uint64_t)c->op, c->team->comm->segment, (uint64_t)c->shape->workers};
+    const struct shape *shape = c->shape; /* differs where the workers' nodes or steps do, if not always */
+    const uint64_t numbers[] = {c->epoch,
+                                c->count,
+                                (uint64_t)c->dtype,
+                                (uint64_t)c->op,
+                                c->team->comm->segment,
+                                (uint64_t)shape->workers,
+                                shape->chunks,
+                                shape->rounds,
+                                shape->lanes};
     return wire_hash(wire_hash(WIRE_HASH_START, c->name, strlen(c->name)), numbers, sizeof numbers);
 }
 
@@ -174,12 +182,22 @@ static void drop_tasks(struct comm *comm, struct task_list *list)
     }
 }
 
-/* After a failure tasks of a dead collective may still be with the transport: they stay there, belonging to nobody. */
-static void orphan(struct task_list *list, const struct collective *c)
+/* After a failure tasks of a dead collective may still be with the transport: they stay there, belonging to nobody.
+ * Receives are called off as far as that is possible; whoever else may touch the scratch planes keeps them. */
+static void orphan(struct task_list *list, struct collective *c)
 {
-    for (struct task *task = list->first; task != NULL; task = task->next)
-        if (task->collective == c)
-            task->collective = NULL;
+    struct comm *comm = c->team->comm;
+    for (struct task *task = list->first; task != NULL; task = task->next) {
+        if (task->collective != c)
+            continue;
+        task->collective = NULL;
+        if (task->flying && task->kind == TASK_RECEIVE)
+            comm->transport->ops->cancel(comm->transport, &task->transfer);
+        if (task->buffer == NULL) {
+            task->buffer = c->scratch;
+            c->scratch = NULL;
+        }
+    }
 }
 
 void collective_destroy(struct collective *c)
@@ -576,6 +594,8 @@ enum status executor_task_done(struct comm *comm, struct task *task)
 {
     struct collective *c = task->collective;
     if (c == NULL || c->running == NULL) {
+        free(task->buffer); /* no landing slot, perhaps */
+        task->buffer = NULL;
         task_give(comm, task);
         return STATUS_OK;
     }
@@ -686,6 +706,9 @@ static enum status start_locked(struct collective *c, const void *input, void *o
     struct comm *comm = team->comm;
     TRY(comm_failed(comm));
     TRY(check_buffers(c, input, output));
+    if (team->first != NULL && team->next_epoch - team->first->epoch >= WIRE_EPOCHS)
+        return fail(STATUS_USAGE, "%s: %d collectives are under way already: wait for the oldest first", c->name,
+                    WIRE_EPOCHS);
     TRY(prepare_progression(c, input == output));
     c->input = input;
     c->output = output;
@@ -740,6 +763,7 @@ enum status collective_wait(struct collective *c)
     unsigned idle = 0;
     comm_enter(comm);
     comm->waiters++;
+    comm->progressed_ns = clock_ns(); /* the time before was not spent waiting */
     enum status status = comm_failed(comm);
     while (status >= 0 && c->running != NULL) {
         bool moved = false;

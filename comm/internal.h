@@ -63,6 +63,9 @@ struct team {
     struct team *next;
 };
 
+#define TEAM_IDS 256 /* 0 is the world's */
+#define TEAM_ID_BYTES (TEAM_IDS / 8)
+
 struct comm {
     struct transport *transport;
     struct job *job;
@@ -101,7 +104,8 @@ struct comm {
         bool waiting;
         uint64_t hash, value;
         int answers;
-    } team_talk; /* team_create's exchange of ids */
+        unsigned char used[TEAM_ID_BYTES]; /* bit i: id i */
+    } team_talk;                           /* team_create's exchange of ids */
 };
 
 /* --- comm.c, for executor.c; the lock is held --- */

@@ -18,7 +18,7 @@ enum wire_class {
     WIRE_GRANT,     /* the receive of segment `sequence` is posted: send                          */
     WIRE_HELLO,     /* first and only message of a pair that exchanges no element                 */
     WIRE_CALL,      /* text of what the sender called: after a mismatch                           */
-    WIRE_TEAM,      /* team_create: the id proposed (to member 0) or chosen (from member 0) in `sequence` */
+    WIRE_TEAM,      /* team_create: to member 0 the set of ids in use, from it the one chosen in `sequence` */
     WIRE_CLASSES
 };
 
@@ -39,6 +39,7 @@ void wire_encode(const struct wire_header *header, unsigned char bytes[WIRE_HEAD
 enum status wire_decode(const unsigned char *bytes, size_t total, struct wire_header *header) MUST_CHECK;
 
 /* 60 bits: class 2 | team 8 | epoch 12 | slice 10 | lane 8 | sequence 20. */
+#define WIRE_EPOCHS 4096 /* collectives that tags tell apart */
 #define WIRE_TAG_SMALL ((uint64_t)0)
 #define WIRE_TAG_IGNORE ((((uint64_t)1) << 58) - 1) /* of the pool's receives: any small message */
 uint64_t wire_payload_tag(uint8_t team, uint32_t epoch, uint16_t lane, uint64_t sequence);

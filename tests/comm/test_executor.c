@@ -7,11 +7,13 @@
  */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "algos/spec.h"
+#include "base/clock.h"
 #include "comm/comm.h"
 #include "comm/transport.h"
 #include "tests/base/expect.h"
@@ -554,6 +556,107 @@ Test(executor, deadline_says_what)
     collective_destroy(c);
     comm_close(comm[0]);
     comm_close(comm[1]);
+    shape_destroy(shape);
+}
+
+static void *late_worker(void *collective)
+{
+    static float data[100];
+    clock_sleep_ns(600000000);
+    if (collective_start(collective, data, data) < 0 || collective_wait(collective) < 0)
+        return collective;
+    return NULL;
+}
+
+/* The deadline is one of waiting: not of computing between start and wait, with a progress thread or without. */
+Test(executor, deadline_leaves_computing_alone)
+{
+    struct shape *shape = flat_shape("ring", 2);
+    for (int threads = 0; threads < 2; threads++) {
+        struct transport *transports[2];
+        struct crank crank = {.workers = 2};
+        struct collective *c[2];
+        float data[100] = {0};
+        pthread_t late;
+        void *failed = NULL;
+        EXPECT_OK(loopback_open(2, LOOPBACK_IN_ORDER, 1, transports));
+        for (int r = 0; r < 2; r++) {
+            const struct comm_request request = {
+                .transport = transports[r], .deadline = 0.4, .progress_thread = threads > 0};
+            EXPECT_OK(comm_open(&request, &crank.comm[r]));
+            make(&crank, r, shape, "ring", 100, DTYPE_F32, &c[r]);
+        }
+        EXPECT_OK(collective_start(c[0], data, data));
+        cr_assert_eq(pthread_create(&late, NULL, late_worker, c[1]), 0);
+        clock_sleep_ns(500000000);
+        EXPECT_OK(collective_wait(c[0]));
+        pthread_join(late, &failed);
+        cr_assert_null(failed);
+        collective_destroy(c[0]);
+        collective_destroy(c[1]);
+        crank_close(&crank);
+    }
+    shape_destroy(shape);
+}
+
+/* Whose tags could be told apart no more. */
+Test(executor, too_many_under_way_are_refused)
+{
+    enum { N = 4097 };
+    struct crank crank;
+    struct shape *shape = flat_shape("ring", 2);
+    static struct collective *c[N];
+    static float data[N];
+    crank_open(&crank, 2, LOOPBACK_IN_ORDER, 0, 0);
+    for (int k = 0; k < N; k++) {
+        make(&crank, 0, shape, "ring", 1, DTYPE_F32, &c[k]);
+        if (k < N - 1)
+            EXPECT_OK(collective_start(c[k], &data[k], &data[k]));
+    }
+    EXPECT_FAIL(STATUS_USAGE, "oldest", collective_start(c[N - 1], &data[N - 1], &data[N - 1]));
+    for (int k = 0; k < N; k++)
+        collective_destroy(c[k]);
+    crank_close(&crank);
+    shape_destroy(shape);
+}
+
+/* Worker 1 gives up after `steps` steps of worker 0, which goes on and may still send what was granted. */
+static void give_up_after(const struct shape *shape, int steps)
+{
+    enum { COUNT = 20000 };
+    struct transport *transports[2];
+    struct crank crank = {.workers = 2};
+    struct collective *c[2];
+    float *data[2];
+    EXPECT_OK(loopback_open(2, LOOPBACK_IN_ORDER, 1, transports));
+    for (int r = 0; r < 2; r++) {
+        const struct comm_request request = {.transport = transports[r], .segment = 16384, .deadline = 0.02};
+        EXPECT_OK(comm_open(&request, &crank.comm[r]));
+        data[r] = calloc(COUNT, sizeof(float));
+        cr_assert_not_null(data[r]);
+        make(&crank, r, shape, "rhd", COUNT, DTYPE_F32, &c[r]);
+        EXPECT_OK(collective_start(c[r], data[r], data[r]));
+    }
+    for (int i = 0; i < steps; i++)
+        for (int r = 1; r >= 0; r--)
+            (void)!collective_test(c[r]);
+    const enum status status = collective_wait(c[1]);
+    cr_assert(status == STATUS_OK || status == STATUS_TIMEOUT, "%s", status_message());
+    collective_destroy(c[1]);
+    free(data[1]);
+    for (int i = 0; status == STATUS_TIMEOUT && i < 50; i++)
+        (void)!collective_test(c[0]);
+    collective_destroy(c[0]);
+    crank_close(&crank);
+    free(data[0]);
+}
+
+/* After a failure no receive stands in memory that is no longer ours (seen by the address sanitizer). */
+Test(executor, receives_are_called_off_after_a_failure)
+{
+    struct shape *shape = flat_shape("rhd", 2);
+    for (int steps = 0; steps < 12; steps++)
+        give_up_after(shape, steps);
     shape_destroy(shape);
 }
 
