@@ -74,8 +74,8 @@ struct collective_traffic {
 };
 
 enum status collective_create(const struct collective_request *request, struct collective **collective) MUST_CHECK;
-void collective_destroy(
-    struct collective *collective); /* accepts NULL; must not be under way unless the comm has failed */
+/* Accepts NULL. One under way is given up, and the comm with it: it fails from then on. */
+void collective_destroy(struct collective *collective);
 
 /* Start. input and output are equal (in place) or don't overlap; both hold count elements aligned to their type, both
  * may be NULL when count is 0. They belong to the collective until it is done, and after a failure to the comm until it

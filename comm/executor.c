@@ -200,6 +200,17 @@ static void orphan(struct task_list *list, struct collective *c)
     }
 }
 
+/* The comm must not go on with buffers that the caller takes back. This thread's message is left alone: it tells why. */
+static void give_up(struct collective *c)
+{
+    struct comm *comm = c->team->comm;
+    if (comm->status == STATUS_OK) {
+        comm->status = STATUS_INTERRUPTED;
+        snprintf(comm->message, sizeof comm->message, "%s: destroyed while it was under way", c->name);
+    }
+    unlink_collective(c);
+}
+
 void collective_destroy(struct collective *c)
 {
     if (c == NULL)
@@ -207,7 +218,7 @@ void collective_destroy(struct collective *c)
     struct comm *comm = c->team->comm;
     comm_enter(comm);
     if (c->running != NULL)
-        unlink_collective(c);
+        give_up(c);
     drop_tasks(comm, &c->expecting);
     drop_tasks(comm, &c->ungranted);
     drop_tasks(comm, &c->landed);

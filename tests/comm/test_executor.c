@@ -660,6 +660,26 @@ Test(executor, receives_are_called_off_after_a_failure)
     shape_destroy(shape);
 }
 
+/* Whoever fails for another reason may free what is under way: the comm stops, and the reason's words stay. */
+Test(executor, destroyed_under_way_ends_the_comm)
+{
+    struct crank crank;
+    struct shape *shape = flat_shape("ring", 2);
+    struct collective *c[2];
+    float data[2][100] = {{0}};
+    crank_open(&crank, 2, LOOPBACK_IN_ORDER, 0, 0);
+    for (int k = 0; k < 2; k++)
+        make(&crank, 0, shape, "ring", 100, DTYPE_F32, &c[k]);
+    EXPECT_OK(collective_start(c[0], data[0], data[0]));
+    cr_assert_eq(fail(STATUS_IO, "disk full"), STATUS_IO);
+    collective_destroy(c[0]);
+    cr_assert_str_eq(status_message(), "disk full");
+    EXPECT_FAIL(STATUS_INTERRUPTED, "under way", collective_start(c[1], data[1], data[1]));
+    collective_destroy(c[1]);
+    crank_close(&crank);
+    shape_destroy(shape);
+}
+
 Test(executor, bad_buffers_are_refused)
 {
     struct crank crank;
