@@ -173,7 +173,7 @@ def figure(pyplot, rows, origin):
     modes = [mode for mode in runs.MODES if any(row["mode"] == mode for row in rows)]
     reference = any(row["model"] == REFERENCE["model"] for row in good)
     most = max([REFERENCE["workers"] if reference else 2, *(int(row["workers"]) for row in rows)])
-    top = max([1.05, *(1.03 * float(row["efficiency"]) * (1 + relative_error(row, by_key)) for row in good)])
+    top = max([1.05, *(1.05 * float(row["efficiency"]) for row in good)])
     columns = min(3, len(specs))
     lines = -(-len(specs) // columns)
     handles = legend_entries(pyplot, modes, any(runs.wide(row) for row in good), reference)
@@ -189,7 +189,7 @@ def figure(pyplot, rows, origin):
             draw_series(axes, mine, mode, by_key)
         draw_refusals(axes, mine)
         panel_title(axes, spec)
-        set_axes(axes, most, min(top, 1.5))
+        set_axes(axes, most, top)
     for axes in list(grid.flat)[len(specs):]:
         axes.set_visible(False)
     for axes in list(grid.flat)[max(0, len(specs) - columns):len(specs)]:

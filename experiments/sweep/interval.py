@@ -10,10 +10,8 @@ T95 = (
 
 
 def student95(freedom):
-    """The quantile for a real number of degrees of freedom (>= 1): the next lower whole number's, which is wider."""
-    if freedom < 31:
-        return T95[max(1, int(freedom)) - 1]
-    return 1.96 + 2.5 / freedom
+    """The quantile for so many degrees of freedom (>= 1)."""
+    return T95[freedom - 1] if freedom <= len(T95) else 1.96 + 2.5 / freedom
 
 
 def correlation(values):
@@ -28,17 +26,17 @@ def correlation(values):
 def half_width(values):
     """Half of the 95 % confidence interval of the mean of successive values; nan for fewer than two.
 
-    Values that resemble their predecessor tell less than independent ones. As in a first-order autoregressive series
-    n of them are worth n(1-r)/(1+r); a negative r, which short series show by chance, is not made use of.
+    Values that resemble their predecessor tell less than independent ones: as in a first-order autoregressive series
+    the mean's variance is taken (1+r)/(1-r) times as large. A negative r, which short series show by chance, is not
+    made use of, and r beyond 0.8 is more than a short series can tell.
     """
     n = len(values)
     if n < 2:
         return math.nan
     mean = sum(values) / n
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
-    r = min(max(correlation(values), 0.0), 0.9)
-    worth = max(2.0, n * (1 - r) / (1 + r))
-    return student95(worth - 1) * deviation / math.sqrt(worth)
+    r = min(max(correlation(values), 0.0), 0.8)
+    return student95(n - 1) * deviation * math.sqrt((1 + r) / (1 - r) / n)
 
 
 def quantile(values, q):

@@ -26,8 +26,8 @@ HELP_TAIL = """
 Efficiency is weak scaling: images/s on n workers / (n * images/s of the baseline). The baseline of a mode is one run of
 1 worker with `none` and as many threads; it is shared by all algorithms, which exchange nothing on 1 worker: their rows
 for 1 worker repeat its times and say so in `reason`. step_ms_ci95 is half of the 95 % confidence interval of the mean
-step: from the steps of one run (Student's t, fewer degrees of freedom where successive steps correlate), with
---repeats from the means of the runs. Cells wider than 10 % are marked in picture and report.
+step: from the steps of one run (Student's t, wider where successive steps correlate), with --repeats from the means of
+the runs. Cells wider than 10 % are marked in picture and report.
 
 Exit: 0 done; 1 a cell failed, or no picture; 2 wrong usage; 130 interrupted (the table stays whole, picture and report
 are drawn from it).
