@@ -346,9 +346,11 @@ static enum status make_shapes(struct subject *s, const struct spec *spec)
 {
     uint64_t period = 1;
     TRY(spec_period(spec, &s->worker->layout, &period));
-    if (period > PERIOD_MOST)
-        return fail(STATUS_REFUSED, "a period of %llu schedules is more than %d", (unsigned long long)period,
-                    PERIOD_MOST);
+    if (period < 1 || period > PERIOD_MOST) {
+        (void)fail(STATUS_REFUSED, "a period of %llu schedules: 1 to %d can be timed", (unsigned long long)period,
+                   PERIOD_MOST);
+        return STATUS_REFUSED;
+    }
     for (s->period = 0; s->period < period; s->period++)
         TRY(spec_shape(spec, &s->worker->layout, s->period, 0, &s->shape[s->period]));
     if (s->shape[0]->algorithm->traits & TRAIT_MIXING &&

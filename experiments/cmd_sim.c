@@ -110,7 +110,7 @@ static enum status sim_collective(const struct run *run, const struct spec *spec
                                   const struct layout *layout)
 {
     struct shape *shape = NULL;
-    struct sim_result result;
+    struct sim_result result = {.time_s = 0};
     const struct sim_request request = network_of(run, layout);
     const size_t bytes = option_size(run->options, "bytes");
     uint64_t period = 1;
@@ -135,7 +135,7 @@ static enum status sim_collective(const struct run *run, const struct spec *spec
 static enum status sim_training(const struct run *run, const struct spec *spec, const char *name,
                                 const struct layout *layout)
 {
-    struct sim_train_result result;
+    struct sim_train_result result = {.step_s = 0};
     const struct sim_train_request request = {.network = network_of(run, layout),
                                               .spec = spec,
                                               .profile = &run->profile,
