@@ -20,10 +20,12 @@
 
 /* ---- the folder ---- */
 
-static char folder[] = "/tmp/chorale-program-XXXXXX";
+#define TEMPLATE "/tmp/chorale-program-XXXXXX"
+static char folder[] = TEMPLATE;
 
 void program_setup(void)
 {
+    memcpy(folder, TEMPLATE, sizeof folder);
     cr_assert_not_null(mkdtemp(folder));
     cr_assert_eq(chdir(folder), 0);
     cr_assert_eq(setenv("CHORALE", CHORALE_PROGRAM, 1), 0);
@@ -62,7 +64,7 @@ static bool read_start(const char *path, char *text, size_t size, size_t *length
 }
 
 /* "12 (any name) S 1 ..."; the 22nd field is when it began. */
-static bool process_read(long pid, struct process *process)
+bool process_find(long pid, struct process *process)
 {
     char path[64], line[1024];
     size_t length = 0;
@@ -87,7 +89,7 @@ static int processes_read(struct process *all)
     DIR *proc = opendir("/proc");
     cr_assert_not_null(proc);
     for (struct dirent *entry; count < PROCESSES_MOST && (entry = readdir(proc)) != NULL;)
-        if (isdigit((unsigned char)entry->d_name[0]) && process_read(strtol(entry->d_name, NULL, 10), &all[count]))
+        if (isdigit((unsigned char)entry->d_name[0]) && process_find(strtol(entry->d_name, NULL, 10), &all[count]))
             count++;
     closedir(proc);
     return count;
@@ -96,7 +98,7 @@ static int processes_read(struct process *all)
 static bool ended(const struct process *process)
 {
     struct process now;
-    return !process_read(process->pid, &now) || now.began != process->began || now.state == 'Z' || now.state == 'X';
+    return !process_find(process->pid, &now) || now.began != process->began || now.state == 'Z' || now.state == 'X';
 }
 
 static bool is_below(const struct process *all, int count, long pid, long root)
@@ -187,7 +189,7 @@ bool program_workers(const struct program *program, struct process *workers, int
         }
         if (found == count)
             return true;
-        if (!process_read((long)program->pid, &launcher) || launcher.state == 'Z')
+        if (!process_find((long)program->pid, &launcher) || launcher.state == 'Z')
             return false;
     }
     return false;

@@ -63,6 +63,7 @@ struct process {
     char state;
 };
 
+bool process_find(long pid, struct process *process); /* false: there is none */
 /* The workers that a launcher has started, by rank; awaited. False when they have not all come after 30 s, or the
  * launcher has ended. */
 bool program_workers(const struct program *program, struct process *workers, int count);

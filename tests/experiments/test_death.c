@@ -1,0 +1,260 @@
+/* test_death.c - whatever ends a worker or the launcher of the real program, at whatever moment: everything of the job
+ * is gone within two seconds, and one line says who it was and why.
+ *
+ * The bound that is tested is LIMIT, so that a loaded machine does not fail the tests; what was measured is printed.
+ */
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "support_program.h"
+
+#define LIMIT 4.0
+#define PATIENCE 60.0 /* seconds that something may take to begin */
+#define CNN "--model=cnn --image-size=28 --batch=8 --threads=1 --steps=1000000 --out=run"
+#define BENCH "bench --sizes=8..16M --iters=3000 -w 0"
+
+enum { WORKERS_MOST = 8 };
+
+TestSuite(death, .init = program_setup, .fini = program_teardown, .timeout = 300);
+
+/* A job under way. */
+struct job_under_test {
+    struct program program;
+    struct process all[WORKERS_MOST + 1]; /* the workers by rank, then the launcher */
+    int workers;
+};
+
+static void job_start(struct job_under_test *job, const char *words, int workers)
+{
+    job->workers = workers;
+    program_start(&job->program, words);
+    cr_assert(program_workers(&job->program, job->all, workers), "%s: the workers have not come", words);
+    cr_assert(process_find((long)job->program.pid, &job->all[workers]));
+}
+
+/* Until what is written to stdout, or to a file, has a whole line that is no comment. */
+static void await_line(FILE *stream, const char *path)
+{
+    static char text[1 << 16];
+    bool found = false;
+    for (uint64_t deadline = deadline_after(PATIENCE); !found && !deadline_passed(deadline); clock_sleep_ns(2000000)) {
+        ssize_t count = 0;
+        FILE *file = stream != NULL ? stream : fopen(path, "re");
+        if (file == NULL)
+            continue;
+        count = pread(fileno(file), text, sizeof text - 1, 0);
+        if (file != stream)
+            (void)fclose(file);
+        text[count > 0 ? count : 0] = '\0';
+        for (const char *line = text; line != NULL && *line != '\0' && !found; line = strchr(line, '\n')) {
+            line += *line == '\n';
+            found = *line != '#' && *line != '\0' && strchr(line, '\n') != NULL;
+        }
+    }
+    cr_assert(found, "nothing has begun");
+}
+
+static void sleep_at_random(uint64_t key, uint64_t round, double most)
+{
+    clock_sleep_ns((uint64_t)(rng_uniform(key, round) * most * 1e9));
+}
+
+/* Everything is gone, nothing lies in /dev/shm. */
+static void expect_gone(struct job_under_test *job, const char *what, struct outcome *outcome)
+{
+    double gone = processes_gone_after(job->all, job->workers + 1, LIMIT);
+    printf("%s: gone after %.3f s\n", what, gone);
+    (void)fflush(stdout);
+    program_wait(&job->program, PATIENCE, outcome);
+    cr_expect_lt(gone, LIMIT, "%s: not gone after %.3f s", what, gone);
+    cr_expect_not(outcome->timed_out, "%s", what);
+    cr_expect_eq(outcome->left, 0, "%s: %d processes are left", what, outcome->left);
+    for (int i = 0; i < job->workers; i++)
+        cr_expect_not(shared_memory_left(job->all[i].pid), "%s: rank %d left shared memory", what, i);
+}
+
+static void expect_named(const struct outcome *outcome, const char *what, int rank, const char *how)
+{
+    char host[256] = "", named[512];
+    cr_assert_eq(gethostname(host, sizeof host - 1), 0);
+    (void)snprintf(named, sizeof named, "chorale: rank %d on %s: %s", rank, host, how);
+    cr_expect_eq(strncmp(outcome->err, named, strlen(named)), 0, "%s: \"%s\" does not begin with \"%s\"", what,
+                 outcome->err, named);
+    expect_one_line(outcome, what);
+}
+
+static void kill_worker(struct job_under_test *job, const char *words, int victim)
+{
+    char what[256];
+    struct outcome outcome;
+    (void)snprintf(what, sizeof what, "%.200s: rank %d killed", words, victim);
+    cr_assert_eq(kill((pid_t)job->all[victim].pid, SIGKILL), 0);
+    expect_gone(job, what, &outcome);
+    cr_expect_eq(outcome.exit_code, 1, "%s: exit code %d", what, outcome.exit_code);
+    expect_named(&outcome, what, victim, "killed by signal 9 (SIGKILL): ");
+    outcome_release(&outcome);
+}
+
+/* ---- one worker is killed ---- */
+
+Test(death, a_killed_worker_ends_a_bench_at_any_moment)
+{
+    static const char *const jobs[] = {
+        BENCH " -n 4 --allreduce=ring --transport=shm",
+        BENCH " -n 3 --allreduce=recursive-halving-doubling --transport=tcp",
+        BENCH " -n 5 --allreduce=gossip:graph=ring --transport=shm",
+        BENCH " -n 4 --allreduce=naive --transport=tcp --json",
+        BENCH " -n 2 --allreduce=double-buffered",
+    };
+    static const int workers[] = {4, 3, 5, 4, 2};
+    uint64_t key = rng_key(test_seed(), "death", 1, 0);
+    for (uint64_t round = 0; round < 10; round++) {
+        struct job_under_test job;
+        int victim = (int)rng_below(key, 2 * round, (uint64_t)workers[round % 5]);
+        job_start(&job, jobs[round % 5], workers[round % 5]);
+        sleep_at_random(key, 2 * round + 1, 1.2);
+        kill_worker(&job, jobs[round % 5], victim);
+    }
+}
+
+static void kill_in_training(const char *words, int workers, uint64_t key, bool begun)
+{
+    struct job_under_test job;
+    job_start(&job, words, workers);
+    if (begun)
+        await_line(NULL, "run/metrics.jsonl");
+    sleep_at_random(key, 0, begun ? 0.3 : 1.5);
+    kill_worker(&job, words, (int)rng_below(key, 1, (uint64_t)workers));
+}
+
+Test(death, a_killed_worker_ends_training_at_any_moment)
+{
+    static const char *const jobs[] = {
+        "train " CNN " -n 3 --allreduce=ring",
+        "train " CNN " -n 2 --allreduce=double-buffered --transport=tcp",
+        "train " CNN " -n 3 --allreduce=gossip:graph=ring",
+    };
+    static const int workers[] = {3, 2, 3};
+    uint64_t seed = test_seed();
+    for (uint64_t round = 0; round < 6; round++) {
+        kill_in_training(jobs[round % 3], workers[round % 3], rng_key(seed, "death", 2, round), round >= 3);
+        program_teardown();
+        program_setup();
+    }
+}
+
+Test(death, a_worker_killed_in_a_long_computation)
+{
+    kill_in_training("train --model=resnet18 --image-size=32 --batch=4 --threads=1 --steps=1000000 --out=run -n 2", 2,
+                     rng_key(test_seed(), "death", 3, 0), true);
+}
+
+/* ---- one worker stops, or goes home early ---- */
+
+Test(death, a_stopped_worker_is_named_at_the_deadline)
+{
+    static const char *const jobs[] = {
+        BENCH " -n 3 --allreduce=ring --deadline=2",
+        "train " CNN " -n 3 --allreduce=ring --deadline=2",
+    };
+    for (int i = 0; i < 2; i++) {
+        struct job_under_test job;
+        struct outcome outcome;
+        job_start(&job, jobs[i], 3);
+        if (i == 0)
+            await_line(job.program.out, NULL);
+        else
+            await_line(NULL, "run/metrics.jsonl");
+        cr_assert_eq(kill((pid_t)job.all[1].pid, SIGSTOP), 0);
+        program_wait(&job.program, PATIENCE, &outcome);
+        cr_expect_not(outcome.timed_out, "%s", jobs[i]);
+        cr_expect_eq(outcome.exit_code, 1, "%s", jobs[i]);
+        cr_expect_lt(processes_gone_after(job.all, 4, LIMIT), LIMIT, "%s", jobs[i]);
+        expect_one_line(&outcome, jobs[i]);
+        cr_expect(contains(outcome.err, "2 s") && (contains(outcome.err, "rank 1") || contains(outcome.err, " to 1 ") ||
+                                                   contains(outcome.err, " from 1 ")),
+                  "%s: \"%s\" does not name rank 1", jobs[i], outcome.err);
+        for (int rank = 0; rank < 3; rank++)
+            cr_expect_not(shared_memory_left(job.all[rank].pid), "rank %d", rank);
+        outcome_release(&outcome);
+    }
+}
+
+Test(death, a_worker_that_ends_early_with_0_is_a_failure)
+{
+    struct outcome outcome;
+    script_run("exec \"$CHORALE\" run -n 3 -- sh -c 'test $RANK = 1 && exit 0; exec \"$CHORALE\" " BENCH "'", &outcome);
+    cr_expect_eq(outcome.exit_code, 1);
+    expect_named(&outcome, "a worker that exits with 0", 1, "ended (exit 0) without joining");
+    outcome_release(&outcome);
+}
+
+Test(death, a_worker_with_other_calls_is_found_out)
+{
+    struct outcome outcome;
+    script_run("exec \"$CHORALE\" run -n 2 -- sh -c 'exec \"$CHORALE\" bench --allreduce=ring -b $((RANK+1))K -e 2K "
+               "-f 1024 --iters=2'",
+               &outcome);
+    cr_expect_eq(outcome.exit_code, 1);
+    expect_one_line(&outcome, "other sizes");
+    cr_expect(contains(outcome.err, "of 256 elements") && contains(outcome.err, "of 512 elements"), "%s", outcome.err);
+    outcome_release(&outcome);
+}
+
+/* ---- the launcher ---- */
+
+static void signal_launcher(const char *words, int workers, bool begun, int number, int exit_code, uint64_t key)
+{
+    struct job_under_test job;
+    struct outcome outcome;
+    job_start(&job, words, workers);
+    if (begun)
+        await_line(job.program.out, NULL);
+    sleep_at_random(key, 0, 1);
+    cr_assert_eq(kill(job.program.pid, number), 0);
+    expect_gone(&job, words, &outcome);
+    cr_expect_eq(outcome.exit_code, exit_code, "%s: exit code %d", words, outcome.exit_code);
+    if (number != SIGKILL)
+        cr_expect(contains(outcome.err, number == SIGINT ? "SIGINT" : "SIGTERM"), "%s", outcome.err);
+    if (begun || number != SIGKILL)
+        expect_one_line(&outcome, words);
+    outcome_release(&outcome);
+}
+
+Test(death, ctrl_c_ends_the_job_with_130)
+{
+    uint64_t seed = test_seed();
+    signal_launcher(BENCH " -n 4 --allreduce=ring", 4, false, SIGINT, 130, rng_key(seed, "death", 4, 0));
+    signal_launcher(BENCH " -n 3 --allreduce=ring --transport=tcp", 3, true, SIGINT, 130, rng_key(seed, "death", 4, 1));
+    signal_launcher("train " CNN " -n 2 --allreduce=ring", 2, false, SIGINT, 130, rng_key(seed, "death", 4, 2));
+    signal_launcher(BENCH " -n 2 --allreduce=ring", 2, true, SIGTERM, 143, rng_key(seed, "death", 4, 3));
+}
+
+Test(death, workers_of_a_killed_launcher_go_and_one_says_why)
+{
+    uint64_t seed = test_seed();
+    signal_launcher(BENCH " -n 4 --allreduce=ring --transport=shm", 4, true, SIGKILL, 137,
+                    rng_key(seed, "death", 5, 0));
+    signal_launcher(BENCH " -n 3 --allreduce=ring --transport=tcp", 3, true, SIGKILL, 137,
+                    rng_key(seed, "death", 5, 1));
+    signal_launcher(BENCH " -n 3 --allreduce=ring", 3, false, SIGKILL, 137, rng_key(seed, "death", 5, 2));
+    signal_launcher("train " CNN " -n 3 --allreduce=double-buffered", 3, true, SIGKILL, 137,
+                    rng_key(seed, "death", 5, 3));
+}
+
+/* ---- nothing stays that would disturb the next job ---- */
+
+Test(death, the_next_job_runs)
+{
+    struct job_under_test job;
+    struct outcome outcome;
+    job_start(&job, BENCH " -n 4 --allreduce=ring", 4);
+    await_line(job.program.out, NULL);
+    kill_worker(&job, "the job before", 2);
+    program_run("bench -n 4 --allreduce=ring -b 1M -e 1M --iters=2 --check", &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    outcome_release(&outcome);
+}
