@@ -240,7 +240,7 @@ static enum status compare_traffic(const struct subject *s, struct bench_row *ro
         row->schedule_bytes = one[2] > row->schedule_bytes ? one[2] : row->schedule_bytes;
         row->schedule_messages = one[3] > row->schedule_messages ? one[3] : row->schedule_messages;
     }
-    row->wire_bytes /= s->period;
+    row->wire_bytes /= s->period; /* NOLINT(clang-analyzer-core.DivideZero): make_shapes() takes no period of 0 */
     row->messages /= s->period;
     row->schedule_bytes /= s->period;
     row->schedule_messages /= s->period;
@@ -346,11 +346,9 @@ static enum status make_shapes(struct subject *s, const struct spec *spec)
 {
     uint64_t period = 1;
     TRY(spec_period(spec, &s->worker->layout, &period));
-    if (period < 1 || period > PERIOD_MOST) {
-        (void)fail(STATUS_REFUSED, "a period of %llu schedules: 1 to %d can be timed", (unsigned long long)period,
-                   PERIOD_MOST);
-        return STATUS_REFUSED;
-    }
+    if (period < 1 || period > PERIOD_MOST)
+        return fail(STATUS_REFUSED, "a period of %llu schedules: 1 to %d can be timed", (unsigned long long)period,
+                    PERIOD_MOST);
     for (s->period = 0; s->period < period; s->period++)
         TRY(spec_shape(spec, &s->worker->layout, s->period, 0, &s->shape[s->period]));
     if (s->shape[0]->algorithm->traits & TRAIT_MIXING &&
