@@ -245,6 +245,22 @@ Test(death, workers_of_a_killed_launcher_go_and_one_says_why)
                     rng_key(seed, "death", 5, 3));
 }
 
+/* ---- the tests' own time limit ---- */
+
+Test(death, a_time_limit_reaches_what_workers_have_started)
+{
+    struct job_under_test job;
+    struct outcome outcome;
+    job_start(&job, "run -n 2 -- sh -c 'sleep 1000 & : > started$RANK; sleep 1000'", 2);
+    while (access("started0", F_OK) != 0 || access("started1", F_OK) != 0)
+        clock_sleep_ns(2000000);
+    program_wait(&job.program, 0.1, &outcome);
+    cr_expect(outcome.timed_out);
+    cr_expect_lt(processes_gone_after(job.all, 3, LIMIT), LIMIT);
+    cr_expect_eq(outcome.left, 0, "%d processes are left", outcome.left);
+    outcome_release(&outcome);
+}
+
 /* ---- nothing stays that would disturb the next job ---- */
 
 Test(death, the_next_job_runs)
