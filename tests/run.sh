@@ -69,15 +69,16 @@ count() {
 
 # run_ctest STEP PRESET [options of ctest]: runs, shows what fails, counts.
 run_ctest() {
-    local step=$1 folder=build/$2 text
+    local step=$1 folder=$root/build/$2 text
     shift 2
-    rm -f "$folder/Testing/Temporary/LastTest.log"
-    ctest --test-dir "$folder" --output-on-failure --no-tests=error --progress -j "$jobs" "$@" || true
-    if [[ ! -f $folder/Testing/Temporary/LastTest.log ]]; then
+    local log=$folder/Testing/Temporary/LastTest.log junit=$folder/Testing/junit.xml
+    rm -f "$log" "$junit"
+    ctest --test-dir "$folder" --output-on-failure --no-tests=error --output-junit "$junit" -j "$jobs" "$@" || true
+    if [[ ! -f $log || ! -f $junit ]]; then
         count "$step" 0 1 0
         return
     fi
-    text=$("$python" tests/count.py "$folder/Testing/Temporary/LastTest.log" "$step")
+    text=$("$python" tests/count.py "$log" "$junit" "$step")
     head -n -1 <<<"$text"
     # shellcheck disable=SC2046 # three numbers
     count "$step" $(tail -n 1 <<<"$text")
