@@ -54,7 +54,7 @@ def count(name, body, verdict):
     if synthesis and tested == 0:
         return 0, 1, 0, "has no tests"
     if verdict != "passed":
-        return passing, max(1, failing + crashing), 0, "fails" if synthesis else "ended before its last test"
+        return passing, max(1, failing + crashing), 0, "fails" if synthesis or ".plain_" in name else "ended before its last test"
     if synthesis:
         return passing, failing + crashing, tested - passing - failing - crashing, ""
     if ".plain_" in name:
