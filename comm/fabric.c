@@ -111,7 +111,9 @@ static enum status failed_status(int error)
         return STATUS_INTERRUPTED;
     if (error == FI_ETRUNC || error == FI_EMSGSIZE)
         return STATUS_FORMAT;
-    return connection_lost(error) ? STATUS_PEER_LOST : STATUS_IO;
+    /* Providers have many words for a peer that is gone (shm: EIO when it dies in the middle of a copy): with this
+     * status the launcher looks for a death behind the failure before it believes in it. */
+    return STATUS_PEER_LOST;
 }
 
 /* Take the failed transfer off the queue, if there is one. A failure that belongs to no transfer (a connection that

@@ -80,7 +80,8 @@ static enum status open_channel(struct job *job, const struct job_options *optio
     struct channel_request request = {.address = environment("CHORALE_CONTROL"),
                                       .deadline = job->deadline,
                                       .failed = options->failed,
-                                      .context = options->context};
+                                      .context = options->context,
+                                      .told = options->told};
     TRY(control_token_parse(environment("CHORALE_TOKEN"), request.hello.token));
     request.hello.rank = (uint32_t)job->rank;
     request.hello.size = (uint32_t)job->size;

@@ -32,6 +32,7 @@ struct job_options {
     double deadline;       /* seconds that any wait of the control channel may take; <= 0: the launcher's, or 30   */
     job_failed_fn *failed; /* NULL: job_check() tells, and the kernel kills this worker together with its launcher */
     void *context;
+    bool *told; /* set when job_join() fails because the launcher has ended the job: it tells the user; may be NULL */
 };
 
 /* True when the environment says that a launcher of ours started this process. */

@@ -111,7 +111,8 @@ static enum status open_comm(const struct option_values *options, bool progress_
 enum status worker_open(const struct option_values *options, int workers, bool progress_thread, struct worker *worker)
 {
     *worker = (struct worker){.job = NULL};
-    struct job_options job = {.deadline = option_real(options, "deadline"), .failed = job_failed};
+    struct job_options job = {
+        .deadline = option_real(options, "deadline"), .failed = job_failed, .told = &worker->told};
     TRY(job_join(&job, &worker->job));
     int size = job_size(worker->job);
     if (workers > 0 && workers != size)
@@ -143,6 +144,8 @@ static void say_failure(struct worker *worker, enum status status)
 
 int worker_close(struct worker *worker, enum status status)
 {
+    if (worker->job == NULL && worker->told)
+        return status_exit_code(status);
     if (worker->job == NULL)
         return status < 0 ? program_error(status) : 0;
     if (status >= 0)

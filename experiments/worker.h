@@ -67,6 +67,7 @@ struct worker {
     struct job *job;
     struct comm *comm;
     struct layout layout; /* the nodes of the workers, real or pretended */
+    bool told;            /* joining failed because the launcher has ended the job, and says why */
 };
 
 /* The count that -n gives, 0 when it is not given. */

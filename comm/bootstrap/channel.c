@@ -40,6 +40,7 @@ struct channel {
     pthread_mutex_t lock; /* guards what follows; `changed` is broadcast */
     pthread_cond_t changed;
     bool welcomed, acknowledged, gathered;
+    bool stopped;           /* the launcher has ended the job: it tells the user */
     unsigned char *payload; /* of the latest GATHERED: sequence, then bytes */
     size_t payload_bytes;
     char text[CONTROL_TEXT_BYTES + 1]; /* why it failed: written before `status`, never again after */
@@ -221,6 +222,8 @@ static bool read_frames(struct channel *channel, struct control_reader *reader)
     }
     if (status == STATUS_AGAIN)
         return true;
+    if (stopped && status != STATUS_USAGE) /* a wrong token: then the launcher stops us, but tells nobody */
+        raise_flag(channel, &channel->stopped);
     /* the launcher tells the user why it stops us; without it, one of us has to speak */
     channel_fail(channel, status, status_message(), !stopped && channel->rank == 0);
     return false;
@@ -477,6 +480,10 @@ enum status channel_open(const struct channel_request *request, struct channel *
         return status;
     status = greet(channel, request);
     if (status != STATUS_OK) {
+        pthread_mutex_lock(&channel->lock);
+        if (request->told != NULL)
+            *request->told = channel->stopped;
+        pthread_mutex_unlock(&channel->lock);
         channel_close(channel);
         return status;
     }

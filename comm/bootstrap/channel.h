@@ -23,6 +23,7 @@ struct channel_request {
     job_failed_fn
         *failed; /* from the channel's thread, once, and only after channel_open() has succeeded; may be NULL */
     void *context;
+    bool *told; /* set when channel_open() fails because the launcher has ended the job; may be NULL */
 };
 
 /* Connect, say HELLO, and wait until the launcher welcomes us, which it does when all workers are there. */
