@@ -1,4 +1,5 @@
 /* file.c - whole files in, whole files out. */
+#define _XOPEN_SOURCE 700 /* realpath */
 #include "base/file.h"
 
 #include <errno.h>
@@ -143,7 +144,7 @@ static enum status write_file(const char *temporary, const char *path, const voi
 {
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd < 0)
-        return fail_errno("create", temporary);
+        return fail_errno("create", path);
     enum status status = write_all(fd, path, data, length);
     if (status == STATUS_OK && fsync(fd) != 0 && errno != EINVAL)
         status = fail_errno("fsync", path);
@@ -180,7 +181,19 @@ static enum status folder_sync(const char *path)
     return status;
 }
 
-enum status file_write_atomic(const char *path, const void *data, size_t length)
+/* A device, a pipe, /dev/stdout: what is there takes the bytes, and stays. Renaming over it would replace it. */
+static enum status write_stream(const char *path, const void *data, size_t length)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0)
+        return fail_errno("open", path);
+    enum status status = write_all(fd, path, data, length);
+    if (close(fd) != 0 && status == STATUS_OK)
+        status = fail_errno("close", path);
+    return status;
+}
+
+static enum status write_and_rename(const char *path, const void *data, size_t length)
 {
     struct text temporary = {0};
     text_addf(&temporary, "%s.tmp.%ld", path, (long)getpid());
@@ -194,6 +207,17 @@ enum status file_write_atomic(const char *path, const void *data, size_t length)
     if (status == STATUS_OK)
         status = folder_sync(path);
     text_release(&temporary);
+    return status;
+}
+
+enum status file_write_atomic(const char *path, const void *data, size_t length)
+{
+    struct stat about;
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode) && !S_ISDIR(about.st_mode))
+        return write_stream(path, data, length);
+    char *target = realpath(path, NULL); /* behind symbolic links, which stay; NULL: there is no such file yet */
+    enum status status = write_and_rename(target != NULL ? target : path, data, length);
+    free(target);
     return status;
 }
 

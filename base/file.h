@@ -13,7 +13,8 @@ enum status file_read(const char *path, size_t limit, char **data, size_t *lengt
 /* The whole of a gzip or plain file (zlib), inflated, with a NUL after it; caller frees. STATUS_FORMAT when it is
  * damaged, ends too early or inflates to more than `limit` bytes. */
 enum status file_read_gzip(const char *path, size_t limit, unsigned char **data, size_t *length) MUST_CHECK;
-/* Write to "path.tmp.PID", fsync, rename over path, fsync the folder. The temporary file is removed on failure. */
+/* Write to "path.tmp.PID", fsync, rename over path, fsync the folder. The temporary file is removed on failure. A symbolic
+ * link stays and its file is replaced; a device or a pipe is written to. */
 enum status file_write_atomic(const char *path, const void *data, size_t length) MUST_CHECK;
 bool file_exists(const char *path);
 /* mkdir -p. */

@@ -1,6 +1,7 @@
 /* test_file.c - whole files in and out, and nothing left behind when the disk is full. */
 #define _GNU_SOURCE /* mknod of a device, makedev */
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -219,6 +220,32 @@ Test(file, a_full_device_is_reported)
     }
     EXPECT_FAIL(STATUS_IO, "No space left on device", file_write_atomic(in_folder("full"), "x", 1));
     cr_expect_eq(entries(), 0);
+}
+
+Test(file, a_link_and_what_is_no_file_stay)
+{
+    EXPECT_OK(file_write_atomic(in_folder("target"), "old", 3));
+    cr_assert_eq(symlink("target", in_folder("link")), 0);
+    EXPECT_OK(file_write_atomic(in_folder("link"), "new", 3));
+    expect_contents(in_folder("target"), "new", 3);
+    struct stat about;
+    cr_assert_eq(lstat(in_folder("link"), &about), 0);
+    cr_expect(S_ISLNK(about.st_mode));
+
+    cr_assert_eq(mkfifo(in_folder("pipe"), 0600), 0);
+    int reader = open(in_folder("pipe"), O_RDWR); /* nobody waits for the other end */
+    cr_assert_geq(reader, 0);
+    EXPECT_OK(file_write_atomic(in_folder("pipe"), "words", 5));
+    char words[8];
+    cr_expect_eq(read(reader, words, sizeof words), 5);
+    (void)close(reader);
+    cr_assert_eq(lstat(in_folder("pipe"), &about), 0);
+    cr_expect(S_ISFIFO(about.st_mode));
+    cr_expect_eq(entries(), 3, "a temporary file is left");
+
+    EXPECT_FAIL(STATUS_IO, "/dev/full: No space left on device", file_write_atomic("/dev/full", "x", 1));
+    cr_assert_eq(stat("/dev/full", &about), 0);
+    cr_expect(S_ISCHR(about.st_mode));
 }
 
 Test(file, a_folder_in_the_way_is_reported)
