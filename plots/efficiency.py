@@ -4,9 +4,11 @@
 usage: efficiency.py RUNS.csv efficiency.png
 """
 
+import atexit
 import io
 import math
 import os
+import shutil
 import sys
 import tempfile
 
@@ -27,7 +29,9 @@ PANEL_INCHES = (3.35, 2.3)
 
 def import_pyplot():
     """matplotlib without a display or a home; a missing one is said in one line."""
-    os.environ.setdefault("MPLCONFIGDIR", tempfile.mkdtemp(prefix="chorale-mpl-"))
+    if "MPLCONFIGDIR" not in os.environ:
+        os.environ["MPLCONFIGDIR"] = tempfile.mkdtemp(prefix="chorale-mpl-")
+        atexit.register(shutil.rmtree, os.environ["MPLCONFIGDIR"], ignore_errors=True)
     try:
         import matplotlib
     except ImportError as error:
