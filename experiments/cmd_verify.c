@@ -27,8 +27,12 @@ static const struct option options_table[] = {
 
 enum { VERIFY_MOST = 16384 };
 
+/* Of one spec, without --json: what is wrong is mostly wrong for every worker count. */
+#define SAY_REASONS 5
+
 struct tally {
     size_t proved, refused, broken;
+    size_t said;  /* reasons of this spec, as text: the first ones tell */
     json_t *rows; /* NULL: text */
     struct text first_refusal;
 };
@@ -44,7 +48,7 @@ static void add_row(struct tally *tally, const char *name, int workers, bool ok,
         json_array_append_new(tally->rows,
                               json_pack("{s:s, s:i, s:b, s:b, s:s?}", "allreduce", name, "workers", workers, "ok",
                                         (int)ok, "refused", (int)refused, "reason", reason[0] != '\0' ? reason : NULL));
-    else if (!ok)
+    else if (!ok && tally->said++ < SAY_REASONS)
         printf("%s -n %d: %s: %s\n", name, workers, refused ? "refused" : "BROKEN", reason);
 }
 
@@ -83,6 +87,7 @@ static enum status verify_counts(const struct spec *spec, const struct option_va
     const char *nodes = option_text(options, "nodes");
     struct text name = {0};
     const size_t proved = tally->proved;
+    tally->said = 0;
     spec_canonical(spec, &name);
     for (size_t i = 0; i < n && status >= 0; i++) {
         struct layout layout = {0};
@@ -91,6 +96,8 @@ static enum status verify_counts(const struct spec *spec, const struct option_va
             status = verify_one(spec, text_string(&name), &layout, tally);
         layout_release(&layout);
     }
+    if (tally->rows == NULL && tally->said > SAY_REASONS)
+        printf("%s: and %zu more (--json has them all)\n", text_string(&name), tally->said - SAY_REASONS);
     if (status >= 0 && tally->rows == NULL)
         printf("%-32s %zu of %zu worker counts proved\n", text_string(&name), tally->proved - proved, n);
     text_release(&name);
@@ -111,7 +118,7 @@ static enum status finish(struct tally *tally)
             return fail(STATUS_IO, "standard output: the results could not be written");
     }
     if (tally->broken > 0)
-        return fail(STATUS_FORMAT, "verify: %zu schedules are broken", tally->broken);
+        return fail(STATUS_FORMAT, "verify: %zu schedule%s broken", tally->broken, tally->broken > 1 ? "s are" : " is");
     if (tally->proved == 0) /* a name that no count of workers can have is no success */
         return fail(STATUS_REFUSED, "%s", text_string(&tally->first_refusal));
     return STATUS_OK;
