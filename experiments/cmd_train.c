@@ -149,10 +149,11 @@ static void say_start(void *context, const struct train_request *request, const 
     (void)context;
     struct text spec = {0};
     spec_canonical(request->spec, &spec);
-    printf("%s on %d worker%s: %s (%zu parameters), %d x %d pixels, batch %d a worker, device %s, %d threads\n",
+    printf("%s on %d worker%s: %s (%zu parameters), %d x %d pixels, batch %d a worker, device %s%s%s, %d thread%s\n",
            text_string(&spec), job_size(request->job), job_size(request->job) > 1 ? "s" : "", model->name,
            model->parameters, model->image_size, model->image_size, request->batch, request->backend->name,
-           request->threads);
+           request->profile != NULL ? " of " : "", request->profile != NULL ? request->profile : "", request->threads,
+           request->threads > 1 ? "s" : "");
     printf("%llu steps, lr %g per 256 images, momentum %g, weight decay %g, warm-up %llu steps, seed %llu\n",
            (unsigned long long)steps, request->lr, request->momentum, request->weight_decay,
            (unsigned long long)request->warmup_steps, (unsigned long long)request->seed);
@@ -170,20 +171,26 @@ static void say_progress(void *context, const struct train_progress *progress)
         if (now - *said_ns < SAY_EVERY_NS && progress->step < progress->steps)
             return;
         *said_ns = now;
-        printf("step %llu of %llu: loss %.4f, %.1f images/s, %.0f s left\n", (unsigned long long)progress->step,
-               (unsigned long long)progress->steps, progress->loss, progress->images_per_s, progress->left_s);
+        printf("step %llu of %llu", (unsigned long long)progress->step, (unsigned long long)progress->steps);
+        if (progress->loss > 0) /* an emulated device learns nothing */
+            printf(", loss %.4f", progress->loss);
+        if (progress->images_per_s > 0)
+            printf(", %.1f images/s, %.0f s left", progress->images_per_s, progress->left_s);
+        printf("\n");
     }
     (void)fflush(stdout);
 }
 
-static void say_summary(const struct train_summary *summary)
+static void say_summary(const struct train_summary *summary, bool replayed)
 {
-    printf("\n%-12s %10s %10s %10s %10s %10s %10s\n", "images/s", "step ms", "p50", "p99", "compute", "comm",
-           "exposed");
+    printf("\n%s; times of a step in ms, mean over workers:\n",
+           replayed ? "replayed: computing was slept, nothing was learnt" : "measured");
+    printf("%-12s %10s %10s %10s %10s %10s %10s\n", "images/s", "step", "p50", "p99", "compute", "comm", "exposed");
     printf("%-12.2f %10.2f %10.2f %10.2f %10.2f %10.2f %10.2f\n", summary->images_per_s, summary->step_ms,
            summary->step_ms_p50, summary->step_ms_p99, summary->compute_ms, summary->comm_ms, summary->exposed_ms);
-    printf("sent %.0f bytes a step, loss %.4f -> %.4f", summary->bytes_sent_per_step, summary->loss_first,
-           summary->loss_last);
+    printf("sent by the busiest worker: %.0f bytes a step", summary->bytes_sent_per_step);
+    if (!replayed)
+        printf("; mean loss of first and last steps %.4f -> %.4f", summary->loss_first, summary->loss_last);
     if (isfinite(summary->top1))
         printf(", top-1 %.4f", summary->top1);
     if (summary->consensus > 0)
@@ -191,11 +198,11 @@ static void say_summary(const struct train_summary *summary)
     printf("\n%s/summary.json\n", text_string(&summary->folder));
 }
 
-static enum status say_result(const struct train_summary *summary, bool json)
+static enum status say_result(const struct train_summary *summary, bool json, bool replayed)
 {
     if (json)
         return json_print(stdout, summary->document);
-    say_summary(summary);
+    say_summary(summary, replayed);
     return fflush(stdout) == 0 ? STATUS_OK : fail(STATUS_IO, "standard output: the summary could not be written");
 }
 
@@ -262,7 +269,7 @@ static enum status train(const struct plan *plan, const struct worker *worker)
     TRY(train_run(&request, &summary));
     enum status status = STATUS_OK;
     if (job_rank(worker->job) == 0)
-        status = say_result(&summary, json);
+        status = say_result(&summary, json, plan->profile != NULL);
     train_summary_release(&summary);
     return status;
 }

@@ -148,7 +148,9 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
         job_host(request->job), "started", trainer->started, "timing_skip", (int)skip);
     text_release(&spec);
     text_release(&nodes);
-    if (object != NULL && json_object_set_new(object, "seed", json_integer((json_int_t)request->seed)) != 0) {
+    const char *mode = request->backend == &backend_replay ? "replayed" : "measured";
+    if (object != NULL && (json_object_set_new(object, "seed", json_integer((json_int_t)request->seed)) != 0 ||
+                           json_object_set_new(object, "mode", json_string(mode)) != 0)) {
         json_decref(object);
         return NULL;
     }
@@ -175,8 +177,9 @@ enum status trainer_summarise(const struct trainer *trainer, struct train_summar
     size_t skip = timing_skip(trainer, count);
     size_t some = loss_steps(count);
     TRY(summarise_times(rows + skip, count - skip, trainer->rate.global_batch, summary));
-    summary->loss_first = mean_loss(rows, some);
-    summary->loss_last = mean_loss(rows + count - some, some);
+    const bool learns = trainer->request->backend != &backend_replay;
+    summary->loss_first = learns ? mean_loss(rows, some) : (double)NAN;
+    summary->loss_last = learns ? mean_loss(rows + count - some, some) : (double)NAN;
     summary->top1 = trainer->evaluated ? trainer->accuracy.top1 : (double)NAN;
     summary->test_loss = trainer->evaluated ? trainer->accuracy.loss : (double)NAN;
     summary->consensus = trainer->consensus;

@@ -83,8 +83,8 @@ struct train_request {
 struct train_summary {
     double images_per_s;
     double step_ms, step_ms_p50, step_ms_p99, compute_ms, comm_ms, exposed_ms;
-    double loss_first, loss_last;
-    double top1, test_loss; /* NAN: not evaluated */
+    double loss_first, loss_last; /* means of up to 20 steps; NAN: nothing is learnt (replay) */
+    double top1, test_loss;       /* NAN: not evaluated */
     double consensus;
     double bytes_sent_per_step;
     struct text folder;
