@@ -53,8 +53,8 @@ void bench_print_head(const struct bench_settings *settings, int workers, const 
         fputs(text_string(&row), stdout);
         text_release(&row);
     } else if (settings->format != BENCH_JSON) {
-        printf("# chorale allreduce: %d workers, transport %s, %d calls after %d\n", workers, transport,
-               settings->iterations, settings->warmup);
+        printf("# chorale allreduce, measured: %d worker%s, transport %s, %d calls after %d\n", workers,
+               workers > 1 ? "s" : "", transport, settings->iterations, settings->warmup);
     }
 }
 

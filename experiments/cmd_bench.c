@@ -165,8 +165,12 @@ static enum status say_spec(const struct worker *worker, const struct spec *spec
     TRY(spec_period(spec, &worker->layout, &period));
     spec_canonical(spec, &name);
     if (spec->kind == SPEC_STRATEGY)
-        text_addf(&timed, "timed: its communication without compute, a period of %llu, divided by it",
-                  (unsigned long long)period);
+        text_add(&timed, "timed: its communication without compute");
+    if (period > 1)
+        text_addf(&timed, ", a period of %llu, divided by it", (unsigned long long)period);
+    if (!spec_is_exact(spec))
+        text_addf(&timed, "%sno allreduce: its result is not checked, busbw is that of an allreduce in its time",
+                  timed.length > 0 ? "; " : "");
     bench_print_spec(settings, text_string(&name), timed.length > 0 ? text_string(&timed) : NULL);
     text_release(&name);
     text_release(&timed);

@@ -7,7 +7,10 @@
 #include "experiments/program.h"
 
 static const char head[] = "usage: chorale list [--json | --canonical=SPECS]\n"
-                           "Lists what --allreduce= takes: schedules, strategies, and the graphs of gossip.\n";
+                           "Lists what --allreduce= takes: schedules, strategies, and the graphs of gossip. Options\n"
+                           "follow a colon, a spec with options of its own stands in brackets; as in ring,rhd or\n"
+                           "gossip:graph=ring or double-buffered:inner=[hierarchical:intra=ring,inter=rhd].\n"
+                           "Inexact: does not compute the sum of all workers; so it is not in all.\n";
 
 static const struct option options_table[] = {
     {.key = "json", .type = OPTION_FLAG, .help = "one JSON document"},

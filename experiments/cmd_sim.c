@@ -203,12 +203,15 @@ static void say_head(const struct run *run)
 {
     if (run->json)
         return;
-    printf("# simulated on platform %s\n", run->platform.name);
-    if (run->train)
-        printf("# %-34s %6s %10s %10s %10s %12s %10s\n", "allreduce", "n", "step ms", "compute", "exposed", "images/s",
+    printf("# simulated on platform %s", run->platform.name);
+    if (run->train) {
+        printf(", %s after the profile of %s, batch %lld a worker; ms a step\n", run->profile.model,
+               run->profile.device, (long long)option_int(run->options, "batch"));
+        printf("# %-34s %6s %10s %10s %10s %12s %10s\n", "allreduce", "n", "step", "compute", "exposed", "images/s",
                "efficiency");
-    else
-        printf("# %-34s %6s %12s %14s %12s %8s\n", "allreduce", "n", "bytes", "time us", "events", "wall s");
+    } else {
+        printf("\n# %-34s %6s %12s %14s %12s %8s\n", "allreduce", "n", "bytes", "time us", "events", "wall s");
+    }
 }
 
 /* A single row is the document itself; several stand in "rows". */
