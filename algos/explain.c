@@ -148,7 +148,12 @@ static enum status add_picture(const struct shape *shape, struct picture *pictur
 {
     size_t widths[EXPLAIN_PICTURE_WORKERS];
     TRY(column_widths(shape, picture, widths));
-    text_add(text, "\nround");
+    text_add(text,
+             "\nThe ops of each worker (columns) in each round (rows): S>1[0+4] sends chunks 0 to 3 to worker 1,\n"
+             "R<1[0+4] receives them from it, RR<1[0+4] receives and reduces; * the chunk is complete then");
+    text_add(text,
+             shape->algorithm->traits & TRAIT_MIXING ? ";\nx0.5: with this weight. This is the first step.\n" : ".\n");
+    text_add(text, "round");
     for (int rank = 0; rank < shape->workers; rank++)
         text_addf(text, " | %-*d", (int)widths[rank], rank);
     end_line(text);
