@@ -378,7 +378,7 @@ enum status executor_arrived(struct comm *comm, const struct wire_header *header
         return early_add(&team->early, header, payload);
     return fail(STATUS_MISMATCH,
                 "rank %d still sends in call %u of its team, which is complete here: the workers called "
-                "different collectives",
+                "different collectives, or the schedule is wrong: chorale verify tells",
                 (int)header->source, (unsigned)header->epoch);
 }
 
