@@ -10,9 +10,9 @@
  * Life of an op's segment:
  *   SEND         started (ACTION_SEND)             -> completed when its memory may be overwritten
  *   RECV         posted  (ACTION_POST) into dst    -> completed when the data is there
- *   RECV_REDUCE  posted  (ACTION_POST) into a slot of the caller -> arrived -> ACTION_REDUCE, hazards clear ->
- * completed local        started (ACTION_LOCAL)            -> completed A RECV is posted only when its hazards are
- * clear (the data may land at any time); a RECV_REDUCE may be posted ahead.
+ *   RECV_REDUCE  posted  (ACTION_POST) into a slot of the caller -> arrived -> ACTION_REDUCE, hazards clear -> completed
+ *   local        started (ACTION_LOCAL)            -> completed
+ * A RECV is posted only when its hazards are clear (the data may land at any time); a RECV_REDUCE may be posted ahead.
  *
  * Receives of one (peer, lane) are posted in order, at most `window` posted and not completed; sends of one (peer,
  * lane) start in order. Segments of a channel carry `sequence`, counted from 0 for each (peer, lane, direction): the
