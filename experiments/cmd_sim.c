@@ -101,9 +101,9 @@ static struct sim_request network_of(const struct run *run, const struct layout 
 
 static json_t *totals_json(const char *name, int workers, size_t bytes, const struct sim_result *result)
 {
-    return json_pack("{s:s, s:i, s:I, s:o, s:s, s:I, s:o, s:n}", "allreduce", name, "workers", workers, "bytes",
-                     (json_int_t)bytes, "time_us", json_number(result->time_s * 1e6), "engine", "event", "events",
-                     (json_int_t)result->events, "wall_s", json_number(result->wall_s), "refused");
+    return json_pack("{s:s, s:s, s:i, s:I, s:o, s:s, s:I, s:o, s:n}", "mode", "simulated", "allreduce", name, "workers",
+                     workers, "bytes", (json_int_t)bytes, "time_us", json_number(result->time_s * 1e6), "engine",
+                     "event", "events", (json_int_t)result->events, "wall_s", json_number(result->wall_s), "refused");
 }
 
 static enum status sim_collective(const struct run *run, const struct spec *spec, const char *name,
@@ -124,11 +124,14 @@ static enum status sim_collective(const struct run *run, const struct spec *spec
         total_s += result.time_s;
     }
     result.time_s = total_s / (double)period;
-    if (run->json)
-        json_array_append_new(run->rows, totals_json(name, layout->workers, bytes / 4 * 4, &result));
-    else
+    if (run->json) {
+        json_t *row = totals_json(name, layout->workers, bytes / 4 * 4, &result);
+        json_object_set_new(row, "platform", json_string(run->platform.name));
+        json_array_append_new(run->rows, row);
+    } else {
         printf("%-36s %6d %12zu %14.2f %12llu %8.2f\n", name, layout->workers, bytes / 4 * 4, result.time_s * 1e6,
                (unsigned long long)result.events, result.wall_s);
+    }
     return STATUS_OK;
 }
 
