@@ -51,9 +51,9 @@ static const struct option options_table[] = {
      .help = "train: exchange in pieces of this size; 0: all at once"},
     {.key = "segment",
      .type = OPTION_SIZE,
-     .default_text = "0",
+     .default_text = "256K",
      .unit = "B",
-     .help = "piece of a message on the wire; 0: a message is one"},
+     .help = "piece of a message on the wire, as train and bench have it; 0: a message is one"},
     {.key = "window",
      .type = OPTION_INT,
      .default_text = "4",
@@ -152,6 +152,7 @@ static enum status sim_training(const struct run *run, const struct spec *spec, 
                result.compute_s * 1e3, result.exposed_s * 1e3, result.images_per_s, result.efficiency);
         return STATUS_OK;
     }
+    result.totals.time_s = result.step_s; /* of one step: what `bytes` are exchanged in */
     json_t *row = totals_json(name, layout->workers, run->profile.parameters * 4, &result.totals);
     json_object_set_new(row, "step_ms", json_number(result.step_s * 1e3));
     json_object_set_new(row, "compute_ms", json_number(result.compute_s * 1e3));

@@ -54,6 +54,10 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
         return say_commands();
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("chorale " CHORALE_VERSION);
+        return 0;
+    }
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);
