@@ -221,6 +221,22 @@ enum status file_write_atomic(const char *path, const void *data, size_t length)
     return status;
 }
 
+enum status file_writable(const char *path)
+{
+    struct stat about;
+    if (stat(path, &about) == 0 && S_ISDIR(about.st_mode))
+        return fail(STATUS_IO, "write %s: %s", path, strerror(EISDIR));
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
+        return access(path, W_OK) == 0 ? STATUS_OK : fail_errno("write", path);
+    char *target = realpath(path, NULL), *folder = NULL;
+    enum status status = folder_of(target != NULL ? target : path, &folder);
+    free(target);
+    if (status == STATUS_OK && access(folder, W_OK | X_OK) != 0)
+        status = fail_errno("create", path);
+    free(folder);
+    return status;
+}
+
 bool file_exists(const char *path)
 {
     struct stat about;

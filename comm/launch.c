@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -23,6 +24,10 @@
 
 #define LOOK_MS 500 /* deaths are signalled, but a signal may go to another thread of the caller */
 
+#define LOST_OUTPUT "launcher on %s: standard %s: %s: lines of the workers are lost"
+
+static const char *const stream_name[] = {"output", "error"};
+
 /* What of the process is changed while the launcher runs, and is put back. */
 struct setting {
     sigset_t mask;
@@ -36,11 +41,12 @@ struct setting {
 
 /* --- the process's settings --- */
 
-/* With a standard descriptor closed, a socket of ours would take its place, and a worker inherit it as its stdin. */
+/* With a standard descriptor closed, a socket of ours would take its place, and a worker inherit it as its stdin. What
+ * takes it can only be read, so that who writes to a closed output is told so, as without us. */
 static enum status fill_standard(struct setting *setting)
 {
     for (;;) {
-        int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+        int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
         if (fd < 0)
             return fail(STATUS_IO, "open /dev/null: %s", strerror(errno));
         if (fd > 2) {
@@ -351,6 +357,9 @@ static void serve_labels(struct launcher *launcher, const struct pollfd *slots)
     for (int i = 0; i < 2; i++) {
         if (slots[SLOT_SINKS + i].fd >= 0 && slots[SLOT_SINKS + i].revents != 0)
             label_sink_flush(&launcher->sinks[i]);
+        if (launcher->sinks[i].error != 0)
+            verdict_give(launcher, VERDICT_CERTAIN, STATUS_IO, -1, 1, LOST_OUTPUT, launcher->host, stream_name[i],
+                         strerror(launcher->sinks[i].error));
     }
 }
 
@@ -468,6 +477,13 @@ static enum status launch(struct launcher *launcher, const struct setting *setti
         return fail(started, "%s", why);
     result->exit_code = launcher->verdict.exit_code;
     memcpy(result->message, launcher->verdict.message, sizeof result->message);
+    for (int i = 0; i < 2; i++) { /* seen after the last worker had ended well */
+        if (launcher->sinks[i].error == 0 || result->exit_code != 0)
+            continue;
+        result->exit_code = 1;
+        (void)snprintf(result->message, sizeof result->message, LOST_OUTPUT, launcher->host, stream_name[i],
+                       strerror(launcher->sinks[i].error));
+    }
     /* the user's second and third Ctrl-C were for the job; it is gone now */
     take_signals(launcher);
     return STATUS_OK;

@@ -123,6 +123,11 @@ static enum status read_settings(struct plan *plan)
         TRY(sizes_parse(option_text(options, "sizes"), &s->begin, &s->end, &s->factor));
     if (s->end < s->begin)
         return fail(STATUS_USAGE, "bench: the largest size, -e %zu, is below the smallest, -b %zu", s->end, s->begin);
+    if (option_given(options, "rows") && s->format != BENCH_JSON)
+        return fail(STATUS_USAGE, "--rows=%s: it takes the rows of --format=json: give that, too",
+                    option_text(options, "rows"));
+    if (option_given(options, "rows"))
+        TRY(file_writable(option_text(options, "rows")));
     TRY(dtype_parse(option_text(options, "dtype"), &s->dtype));
     TRY(reduce_op_parse(option_text(options, "op"), &s->op));
     if (option_given(options, "platform")) {

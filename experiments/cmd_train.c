@@ -7,6 +7,7 @@
 
 #include "algos/spec.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "comm/host.h"
@@ -129,6 +130,17 @@ static enum status read_bucket(const char *text, size_t *bucket)
     return STATUS_OK;
 }
 
+/* It is written at the very end. */
+static enum status check_profile_out(const char *path, const struct backend_ops *backend)
+{
+    if (path == NULL)
+        return STATUS_OK;
+    if (backend->profile == NULL)
+        return fail(STATUS_REFUSED, "--profile-out=%s: the device %s measures no layer times", path, backend->name);
+    enum status status = file_writable(path);
+    return status < 0 ? fail(status, "--profile-out: %s", status_message()) : status;
+}
+
 static enum status read_plan(struct option_values *options, struct plan *plan)
 {
     *plan = (struct plan){.options = options};
@@ -136,7 +148,8 @@ static enum status read_plan(struct option_values *options, struct plan *plan)
     if (option_given(options, "steps") && option_given(options, "epochs"))
         return fail(STATUS_USAGE, "--steps and --epochs: give one of them");
     TRY(read_bucket(option_text(options, "bucket"), &plan->bucket));
-    return read_device(option_text(options, "device"), plan);
+    TRY(read_device(option_text(options, "device"), plan));
+    return check_profile_out(option_text(options, "profile-out"), plan->backend);
 }
 
 /* ---- what the user sees ---- */

@@ -1,4 +1,5 @@
 /* main.c - chorale: one program, its commands in cmd_*.c. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -48,6 +49,7 @@ static int unknown(const char *word)
 
 int main(int argc, char **argv)
 {
+    (void)signal(SIGXFSZ, SIG_IGN); /* a limit on files' sizes fails the write, which says so */
     if (argc < 2) {
         fputs("chorale: no command: chorale --help lists them\n", stderr);
         return 2;

@@ -73,6 +73,8 @@ static enum status read_idx(const char *path, uint32_t magic, size_t header, uns
     if (!file_exists(path))
         return fail(STATUS_IO, "data %s: no such file, plain or with .gz: " CURE, path);
     enum status status = file_read_gzip(path, LARGEST_FILE, file, &length);
+    if (status == STATUS_NO_MEMORY)
+        return fail(status, "data %s: %s", path, status_message());
     if (status < 0)
         return fail(status, "data %s: %s: " CURE, path, status_message());
     if (length < header)

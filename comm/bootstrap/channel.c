@@ -457,17 +457,35 @@ static enum status create(const struct channel_request *request, struct channel 
     return STATUS_OK;
 }
 
+/* Without the thread nothing can be awaited, but the launcher can be told: it then is the one who tells the user. */
+static enum status give_up(struct channel *channel, const struct channel_request *request, const unsigned char *hello,
+                           size_t length, enum status status)
+{
+    unsigned char payload[4 + CONTROL_TEXT_BYTES];
+    fail_context(status, "rank %d on %s", (int)request->hello.rank, request->hello.host);
+    char why[CONTROL_TEXT_BYTES + 1];
+    size_t why_length = strnlen(status_message(), CONTROL_TEXT_BYTES);
+    memcpy(why, status_message(), why_length);
+    why[why_length] = '\0';
+    if (send_frame(channel, CONTROL_HELLO, hello, length, NULL, 0) == STATUS_OK &&
+        send_frame(channel, CONTROL_ABORT, payload, control_text_put(payload, status, why), NULL, 0) == STATUS_OK)
+        channel->stopped = true;
+    return fail(status, "%s", why);
+}
+
 static enum status greet(struct channel *channel, const struct channel_request *request)
 {
     struct sockaddr_in address;
     unsigned char hello[CONTROL_HELLO_BYTES];
+    const size_t length = control_hello_put(hello, &request->hello);
     TRY(address_parse(request->address, &address));
     TRY(connect_until(request->address, &address, request->deadline, &channel->fd));
     channel->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (channel->wake < 0)
         return fail(STATUS_IO, "control channel: eventfd: %s", strerror(errno));
-    TRY(thread_start(channel));
-    size_t length = control_hello_put(hello, &request->hello);
+    enum status started = thread_start(channel);
+    if (started != STATUS_OK)
+        return give_up(channel, request, hello, length, started);
     TRY(send_or_reason(channel, send_frame(channel, CONTROL_HELLO, hello, length, NULL, 0)));
     return await(channel, &channel->welcomed, "join the job");
 }

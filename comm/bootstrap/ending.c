@@ -76,6 +76,11 @@ static const char *signal_advice(int signal)
     case SIGFPE:
     case SIGILL:
         return "a crash: look at its own output, or run it in a debugger";
+    case SIGPIPE:
+        return "who read its output has gone";
+    case SIGXCPU:
+    case SIGXFSZ:
+        return "a limit was reached (ulimit -a)";
     default:
         return "see who sent it";
     }

@@ -75,10 +75,12 @@ void label_sink_flush(struct label_sink *sink)
     size_t left = sink->pending.length - sink->written;
     /* a pipe that poll() calls writable has room for PIPE_BUF bytes */
     ssize_t count = write(sink->fd, sink->pending.data + sink->written, left < PIPE_BUF ? left : PIPE_BUF);
-    if (count > 0)
+    if (count > 0) {
         sink->written += (size_t)count;
-    else if (count < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)
+    } else if (count < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK) {
         sink->gone = true;
+        sink->error = errno != EPIPE ? errno : 0; /* a reader that goes has seen enough */
+    }
     if (sink->gone || sink->written == sink->pending.length) {
         text_clear(&sink->pending);
         sink->written = 0;

@@ -16,7 +16,8 @@
 /* One of the launcher's own streams. */
 struct label_sink {
     int fd;
-    bool gone;           /* nobody reads it any more */
+    bool gone;           /* nobody reads it any more, or it can't be written */
+    int error;           /* why it can't be written: a full disk, say; 0: it can */
     struct text pending; /* whole lines */
     size_t written;      /* of pending */
 };

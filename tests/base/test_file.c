@@ -256,6 +256,18 @@ Test(file, a_folder_in_the_way_is_reported)
     cr_expect_eq(entries(), 1, "the temporary file is left");
 }
 
+Test(file, whether_it_can_be_written_is_known_before)
+{
+    EXPECT_OK(file_writable(in_folder("new")));
+    EXPECT_OK(file_writable("new"));
+    EXPECT_OK(file_writable("/dev/null"));
+    cr_assert_eq(symlink("absent/file", in_folder("dangling")), 0);
+    EXPECT_OK(file_writable(in_folder("dangling"))); /* the link is replaced */
+    EXPECT_FAIL(STATUS_IO, "directory", file_writable(folder));
+    EXPECT_FAIL(STATUS_IO, "absent/file: No such file", file_writable(in_folder("absent/file")));
+    cr_expect_eq(entries(), 1, "a file is made");
+}
+
 Test(file, exists)
 {
     cr_expect(file_exists(folder));

@@ -167,6 +167,18 @@ Test(launch, standard_descriptors_may_be_closed)
     cr_expect_eq(outcome.result.exit_code, 0, "%s", outcome.result.message);
 }
 
+Test(launch, a_closed_output_can_not_be_written)
+{
+    struct launch_result result;
+    (void)fflush(stdout);
+    int saved = dup(1);
+    close(1);
+    enum status status = run_shell("echo word 2>/dev/null", 2, &result);
+    cr_assert(dup2(saved, 1) == 1);
+    cr_assert_eq(status, STATUS_OK);
+    cr_expect_neq(result.exit_code, 0, "the workers' words went nowhere, and nobody noticed");
+}
+
 /* --- one worker fails --- */
 
 static void kill_one(const char *mode, uint64_t key, uint64_t round)
@@ -625,6 +637,21 @@ Test(launch, labels_stand_before_whole_lines)
     cr_expect_eq(result.exit_code, 0);
     check_label_lines(out, "out");
     check_label_lines(err, "err");
+}
+
+Test(launch, labelled_lines_that_are_lost_are_a_failure)
+{
+    struct launch_result result;
+    char *argv[] = {(char *)(size_t) "echo", (char *)(size_t) "word", NULL};
+    const struct launch_request request = {.workers = 2, .argv = argv, .label = true};
+    (void)fflush(stdout);
+    int saved = dup(1), full = open("/dev/full", O_WRONLY);
+    cr_assert(full >= 0 && dup2(full, 1) == 1);
+    enum status status = launch_local(&request, &result);
+    cr_assert(dup2(saved, 1) == 1);
+    cr_assert_eq(status, STATUS_OK);
+    cr_expect_eq(result.exit_code, 1);
+    expect_contains(result.message, "standard output: No space left on device");
 }
 
 Test(launch, labelled_workers_end_when_nobody_reads)
