@@ -181,10 +181,17 @@ static enum status folder_sync(const char *path)
     return status;
 }
 
-/* A device, a pipe, /dev/stdout: what is there takes the bytes, and stays. Renaming over it would replace it. */
+/* A device, a pipe, a file without a name: what is there takes the bytes, and stays. Renaming over it would replace it,
+ * and can't give a name. */
+static bool is_stream(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 && !S_ISDIR(about.st_mode) && (!S_ISREG(about.st_mode) || about.st_nlink == 0);
+}
+
 static enum status write_stream(const char *path, const void *data, size_t length)
 {
-    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY);
     if (fd < 0)
         return fail_errno("open", path);
     enum status status = write_all(fd, path, data, length);
@@ -212,8 +219,7 @@ static enum status write_and_rename(const char *path, const void *data, size_t l
 
 enum status file_write_atomic(const char *path, const void *data, size_t length)
 {
-    struct stat about;
-    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode) && !S_ISDIR(about.st_mode))
+    if (is_stream(path))
         return write_stream(path, data, length);
     char *target = realpath(path, NULL); /* behind symbolic links, which stay; NULL: there is no such file yet */
     enum status status = write_and_rename(target != NULL ? target : path, data, length);
@@ -226,7 +232,7 @@ enum status file_writable(const char *path)
     struct stat about;
     if (stat(path, &about) == 0 && S_ISDIR(about.st_mode))
         return fail(STATUS_IO, "write %s: %s", path, strerror(EISDIR));
-    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
+    if (is_stream(path))
         return access(path, W_OK) == 0 ? STATUS_OK : fail_errno("write", path);
     char *target = realpath(path, NULL), *folder = NULL;
     enum status status = folder_of(target != NULL ? target : path, &folder);

@@ -14,7 +14,7 @@ enum status file_read(const char *path, size_t limit, char **data, size_t *lengt
  * damaged, ends too early or inflates to more than `limit` bytes. */
 enum status file_read_gzip(const char *path, size_t limit, unsigned char **data, size_t *length) MUST_CHECK;
 /* Write to "path.tmp.PID", fsync, rename over path, fsync the folder. The temporary file is removed on failure. A symbolic
- * link stays and its file is replaced; a device or a pipe is written to. */
+ * link stays and its file is replaced; a device, a pipe or a file without a name (/proc/PID/fd/N) is written to. */
 enum status file_write_atomic(const char *path, const void *data, size_t length) MUST_CHECK;
 /* Whether file_write_atomic() will find the folder and may write to it: to be known before hours of work, not after. */
 enum status file_writable(const char *path) MUST_CHECK;

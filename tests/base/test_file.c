@@ -1,10 +1,11 @@
 /* test_file.c - whole files in and out, and nothing left behind when the disk is full. */
-#define _GNU_SOURCE /* mknod of a device, makedev */
+#define _GNU_SOURCE /* mknod of a device, makedev, memfd_create */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -246,6 +247,19 @@ Test(file, a_link_and_what_is_no_file_stay)
     EXPECT_FAIL(STATUS_IO, "/dev/full: No space left on device", file_write_atomic("/dev/full", "x", 1));
     cr_assert_eq(stat("/dev/full", &about), 0);
     cr_expect(S_ISCHR(about.st_mode));
+}
+
+Test(file, a_file_without_a_name_is_written)
+{
+    char path[64];
+    int fd = memfd_create("rows", MFD_CLOEXEC);
+    cr_assert_geq(fd, 0);
+    (void)snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), fd);
+    EXPECT_OK(file_writable(path));
+    EXPECT_OK(file_write_atomic(path, "longer", 6));
+    EXPECT_OK(file_write_atomic(path, "rows", 4));
+    expect_contents(path, "rows", 4);
+    (void)close(fd);
 }
 
 Test(file, a_folder_in_the_way_is_reported)
