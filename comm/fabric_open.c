@@ -183,6 +183,8 @@ static enum status open_alone(struct fabric *fabric, const struct fabric_request
     const char *source = NULL;
     if (fabric->family == FAMILY_IP)
         TRY(source_address(request, survey, address, &source));
+    if (fabric->family == FAMILY_SHARED_MEMORY)
+        job_remove_stale((long)getpid());
     TRY(provider_find(fabric, fabric->provider, source));
     TRY(endpoint_open(fabric));
     return address_read(fabric, source, card);

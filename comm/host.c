@@ -69,7 +69,7 @@ int host_cores(void)
 uint64_t host_shared_memory(void)
 {
     struct statvfs space;
-    if (statvfs(SHARED_MEMORY, &space) != 0)
+    if (access(SHARED_MEMORY, W_OK | X_OK) != 0 || statvfs(SHARED_MEMORY, &space) != 0)
         return 0;
     return (uint64_t)space.f_bavail * space.f_frsize;
 }

@@ -17,7 +17,7 @@ struct host_identity {
 void host_identify(struct host_identity *identity);
 
 int host_cores(void);              /* that this process may run on, at least 1   */
-uint64_t host_shared_memory(void); /* bytes free in /dev/shm, 0 when there is none */
+uint64_t host_shared_memory(void); /* bytes free in /dev/shm, 0 when there is none that we may write to */
 
 #define HOST_ADDRESS_BYTES 64 /* holds any address's text */
 

@@ -74,5 +74,8 @@ void job_destroy(struct job *job); /* accepts NULL */
 /* Remove the shared-memory files that libfabric's shm provider made for process `pid`: /dev/shm/PID:UID:*. For an exit
  * path of any thread; not for a signal handler (it allocates). */
 void job_remove_leftovers(long pid);
+/* The same for what an earlier process of that number has left, which the provider would find in its way: in a container
+ * the numbers come again at each start. Files that some process still has open stay. */
+void job_remove_stale(long pid);
 
 #endif

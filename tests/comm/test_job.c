@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "comm/job.h"
@@ -148,6 +149,27 @@ static void make_file(const char *path)
     int fd = open(path, O_CREAT | O_WRONLY, 0600);
     cr_assert_geq(fd, 0);
     close(fd);
+}
+
+Test(job, stale_files_are_removed_and_those_in_use_are_not)
+{
+    char stale[96], used[96];
+    long pid = getpid(), uid = (long)getuid();
+    (void)snprintf(stale, sizeof stale, "/dev/shm/%ld:%ld:0", pid, uid);
+    (void)snprintf(used, sizeof used, "/dev/shm/%ld:%ld:1", pid, uid);
+    make_file(stale);
+    int fd = open(used, O_CREAT | O_RDWR, 0600);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(ftruncate(fd, 4096), 0);
+    void *mapped = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    cr_assert_neq(mapped, MAP_FAILED);
+    close(fd); /* as the provider does */
+    job_remove_stale(pid);
+    cr_expect_neq(access(stale, F_OK), 0);
+    cr_expect_eq(access(used, F_OK), 0);
+    cr_expect_eq(munmap(mapped, 4096), 0);
+    job_remove_stale(pid);
+    cr_expect_neq(access(used, F_OK), 0);
 }
 
 Test(job, leftovers_of_this_process_and_no_other_are_removed)
