@@ -305,8 +305,7 @@ static void slot_drop(struct progression *p, uint32_t s)
     p->alive--;
 }
 
-/* --------------------------------------------------------------------------------------------------------------
- * hazards */
+/* ---- hazards ---- */
 
 static bool overlap(const struct interval *a, const struct interval *b)
 {
@@ -401,8 +400,7 @@ static bool clear(struct progression *p, struct live *live, uint32_t segment)
     return true;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------
- * intake */
+/* ---- intake ---- */
 
 /* Give a message op its place on its channel. */
 static enum status join_channel(struct progression *p, struct live *live)
@@ -544,8 +542,7 @@ static bool taken_in(const struct progression *p)
     return p->round == p->shape->rounds && p->tail_taken;
 }
 
-/* ------------------------------------------------------------------------------------------------------------
- * retirement */
+/* ---- retirement ---- */
 
 static bool wait_over(const struct progression *p, const struct live *wait)
 {
@@ -593,8 +590,7 @@ static void segment_done(struct progression *p, uint32_t s, uint32_t segment)
     }
 }
 
-/* --------------------------------------------------------------------------------------------------------------
- * starting */
+/* ---- starting ---- */
 
 static void fill_action(const struct progression *p, uint32_t s, enum action_kind kind, uint32_t segment,
                         struct action *action)

@@ -108,16 +108,17 @@ enum status small_take(struct comm *comm, void **buffer)
 
 static void free_tasks(struct task_list *list)
 {
-    while (list->first != NULL) {
-        struct task *task = list->first;
-        task_remove(list, task);
+    struct task *task = list->first;
+    *list = (struct task_list){.first = NULL};
+    while (task != NULL) {
+        struct task *next = task->next;
         free(task->buffer);
         free(task);
+        task = next;
     }
 }
 
-/* -------------------------------------------------------------------------------------------------------------
- * failures */
+/* ---- failures ---- */
 
 enum status comm_fail(struct comm *comm, enum status status)
 {
@@ -286,8 +287,7 @@ static enum status small_arrived(struct comm *comm, const struct task *task)
     return executor_arrived(comm, &header, bytes + WIRE_HEADER_BYTES);
 }
 
-/* -------------------------------------------------------------------------------------------------------------
- * progress */
+/* ---- progress ---- */
 
 static enum status task_done(struct comm *comm, struct task *task)
 {
@@ -537,8 +537,7 @@ struct team *comm_world(struct comm *comm)
     return &comm->world;
 }
 
-/* ----------------------------------------------------------------------------------------------------------------
- * teams */
+/* ---- teams ---- */
 
 int team_rank(const struct team *team)
 {

@@ -240,8 +240,7 @@ void collective_destroy(struct collective *c)
     free(c);
 }
 
-/* -------------------------------------------------------------------------------------------------------------
- * mismatches */
+/* ---- mismatches ---- */
 
 static void describe_call(const struct collective *c, char *text, size_t size)
 {
@@ -396,8 +395,7 @@ static struct early *take_early(struct collective *c, enum wire_class class, con
     return NULL;
 }
 
-/* --------------------------------------------------------------------------------------------------------------
- * starting */
+/* ---- starting ---- */
 
 /* Small enough to travel without a grant. With segments that are all so small, only grants bound what is under way. */
 static bool is_eager(const struct collective *c, size_t bytes)
@@ -500,8 +498,7 @@ enum status executor_grant(const struct task *task)
     return send_small(task->collective, task->peer, WIRE_GRANT, &task->action, NULL, 0);
 }
 
-/* -------------------------------------------------------------------------------------------------------------
- * computing */
+/* ---- computing ---- */
 
 static int divisor_of(const struct collective *c, const struct op *op)
 {

@@ -31,8 +31,7 @@ struct subject {
     size_t bytes_most;
 };
 
-/* ------------------------------------------------------------------------------------------------------------------
- * data */
+/* ---- data ---- */
 
 /* Small integers that depend on worker and index: partial sums are exact in every type and order. */
 static long value(int rank, size_t i)
@@ -109,8 +108,7 @@ static size_t count_wrong(const struct subject *s)
     return wrong;
 }
 
-/* -----------------------------------------------------------------------------------------------------------------
- * calls */
+/* ---- calls ---- */
 
 /* One period: every schedule once, one after the other. */
 static enum status call(struct subject *s, bool in_place)
@@ -268,8 +266,7 @@ static enum status predict(const struct subject *s, struct bench_row *row)
     return STATUS_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------
- * sizes */
+/* ---- sizes ---- */
 
 static enum status make_collectives(struct subject *s, const char *name)
 {
@@ -356,8 +353,7 @@ static enum status measure_sizes(struct subject *s, const char *name, bench_row_
     return STATUS_OK;
 }
 
-/* -------------------------------------------------------------------------------------------------------------------
- * spec */
+/* ---- spec ---- */
 
 static enum status make_shapes(struct subject *s, const struct spec *spec)
 {

@@ -16,8 +16,7 @@ static double busbw(const struct bench_row *row, const struct bench_half *half)
     return algbw(row, half) * 2 * (row->workers - 1) / row->workers;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------
- * heads */
+/* ---- heads ---- */
 
 static void nccl_head(const struct bench_settings *settings)
 {
@@ -74,8 +73,7 @@ void bench_print_spec(const struct bench_settings *settings, const char *name, c
     printf("%s\n", settings->check ? "        Validation" : "");
 }
 
-/* -------------------------------------------------------------------------------------------------------------------
- * rows */
+/* ---- rows ---- */
 
 static void nccl_half(const struct bench_row *row, const struct bench_half *half)
 {

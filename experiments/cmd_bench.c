@@ -93,8 +93,7 @@ struct plan {
     struct platform platform;
 };
 
-/* ----------------------------------------------------------------------------------------------------------------
- * options */
+/* ---- options ---- */
 
 static enum bench_format format_of(const struct option_values *options)
 {

@@ -30,8 +30,7 @@ struct bench {
     float *input, *output;
 };
 
-/* ------------------------------------------------------------------------------------------------------------------
- * data */
+/* ---- data ---- */
 
 /* Small integers that depend on worker and index: partial sums are exact in every order. */
 static long value(int rank, size_t i)
@@ -64,8 +63,7 @@ static double count_wrong(const struct bench *b)
     return wrong;
 }
 
-/* -----------------------------------------------------------------------------------------------------------------
- * calls */
+/* ---- calls ---- */
 
 static void call(const struct bench *b, bool in_place)
 {
@@ -137,8 +135,7 @@ static bool measure(const struct bench *b, bool in_place)
     return wrong == 0;
 }
 
-/* -----------------------------------------------------------------------------------------------------------------
- * program */
+/* ---- program ---- */
 
 static bool read_number(const char *text, long least, long most, long *number)
 {

@@ -64,8 +64,7 @@ static enum status crank_run(struct collective **collectives, int workers)
     return STATUS_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------
- * data */
+/* ---- data ---- */
 
 /* Small integers that depend on rank and index: every partial sum is exact in every type, in any order. */
 static long value(int rank, size_t i)
@@ -168,8 +167,7 @@ static void buffers_check(const struct buffers *b, int workers, size_t count, en
     }
 }
 
-/* -----------------------------------------------------------------------------------------------------------------
- * cases */
+/* ---- cases ---- */
 
 static void run_case(struct crank *crank, const struct shape *shape, const char *name, size_t count, enum dtype dtype,
                      enum reduce_op op, bool in_place)
@@ -285,8 +283,7 @@ ParameterizedTest(struct node_case *c, executor, hierarchical_nodes)
     layout_release(&layout);
 }
 
-/* --------------------------------------------------------------------------------------------------------------
- * behaviour */
+/* ---- behaviour ---- */
 
 static struct shape *flat_shape(const char *text, int workers)
 {
