@@ -62,8 +62,12 @@ static enum status write_platform(const struct option_values *options, const str
                                 .inter = {model->latency_s, model->seconds_per_byte},
                                 .reduce_s_per_byte = model->reduce_s_per_byte};
     struct text text = {0};
-    const char *out = option_text(options, "out");
-    snprintf(platform.name, sizeof platform.name, "%s", option_text(options, "name"));
+    const char *out = option_text(options, "out"), *name = option_text(options, "name");
+    const size_t length = strcspn(name, " \t\r\n#");
+    if (length == 0 || name[length] != '\0' || length >= sizeof platform.name)
+        return fail(STATUS_USAGE, "--name=%.80s: one word is wanted, of at most %zu characters", name,
+                    sizeof platform.name - 1);
+    snprintf(platform.name, sizeof platform.name, "%s", name);
     text_addf(&text, "# fitted to %zu rows of %s; median error of the closed forms ", rows,
               option_text(options, "bench"));
     text_add_fixed(&text, error * 100, 1);

@@ -2,11 +2,13 @@
 #include "nn/metrics.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -49,49 +51,65 @@ static enum status fresh_folder(struct text *folder)
     return fail(STATUS_IO, "results: %d runs of %.10s are there: give --out=FOLDER", FOLDERS_MOST, date);
 }
 
-static enum status named_folder(const char *out, struct text *folder)
+static enum status holds_no_run(const char *folder)
 {
     struct text path = {0};
-    text_add(folder, out);
-    enum status status = text_check(folder);
-    if (status >= 0 &&
-        (has_content(file_in(out, "summary.json", &path)) || has_content(file_in(out, "metrics.jsonl", &path))))
-        status = fail(STATUS_REFUSED, "--out=%s: it holds a run (%s): give another folder, or remove that one", out,
-                      text_string(&path));
-    text_release(&path);
-    if (status < 0)
-        return status;
-    status = folder_create(out);
-    return status < 0 ? fail(status, "--out=%s: %s: give a folder that can be written", out, status_message()) : status;
-}
-
-static enum status open_log(const char *folder, FILE **log)
-{
-    struct text path = {0};
-    *log = fopen(file_in(folder, "metrics.jsonl", &path), "w");
     enum status status = STATUS_OK;
-    if (*log == NULL)
-        status = fail(STATUS_IO, "open %s: %s: give an --out=FOLDER that can be written", text_string(&path),
-                      strerror(errno));
+    if (has_content(file_in(folder, "summary.json", &path)) || has_content(file_in(folder, "metrics.jsonl", &path)))
+        status = fail(STATUS_REFUSED, "--out=%s: it holds a run (%s): give another folder, or remove that one", folder,
+                      text_string(&path));
     text_release(&path);
     return status;
 }
 
-enum status run_folder(const char *out, struct text *folder)
+static enum status named_folder(const char *out, struct text *folder)
 {
-    FILE *log = NULL;
+    text_add(folder, out);
+    TRY(text_check(folder));
+    TRY(holds_no_run(out));
+    enum status status = folder_create(out);
+    return status < 0 ? fail(status, "--out=%s: %s: give a folder that can be written", out, status_message()) : status;
+}
+
+/* The lock ends with the run, however that ends; where the file system has none, nothing is locked. O_NONBLOCK: a pipe
+ * that nobody reads fails instead of waiting. */
+static enum status open_log(const char *folder, FILE **log)
+{
+    struct text path = {0};
+    int fd = open(file_in(folder, "metrics.jsonl", &path), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    *log = fd >= 0 && fcntl(fd, F_SETFL, 0) == 0 ? fdopen(fd, "w") : NULL;
+    enum status status = STATUS_OK;
+    if (*log == NULL) {
+        status = fail(STATUS_IO, "open %s: %s: give an --out=FOLDER that can be written", text_string(&path),
+                      strerror(errno));
+        if (fd >= 0)
+            (void)close(fd);
+    } else if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        status = fail(STATUS_REFUSED, "--out=%s: another run is writing there: give another folder", folder);
+    } else {
+        status = holds_no_run(folder); /* one that has ended since we looked */
+    }
+    text_release(&path);
+    return status;
+}
+
+enum status run_folder(const char *out, struct text *folder, FILE **log)
+{
+    *log = NULL;
     TRY(out != NULL ? named_folder(out, folder) : fresh_folder(folder));
-    TRY(open_log(text_string(folder), &log));
-    if (fclose(log) != 0)
-        return fail(STATUS_IO, "write to %s: %s", text_string(folder), strerror(errno));
-    return STATUS_OK;
+    enum status status = open_log(text_string(folder), log);
+    if (status < 0 && *log != NULL) {
+        (void)fclose(*log);
+        *log = NULL;
+    }
+    return status;
 }
 
 /* ---- rows ---- */
 
 struct metrics {
     struct metrics_request request;
-    FILE *log;                             /* rank 0 */
+    FILE *log;                             /* rank 0; ours */
     struct step_row pending[PENDING_MOST]; /* this worker's */
     size_t pendings, gather_at;
     struct step_row *gathered; /* PENDING_MOST of each worker, in rank order */
@@ -106,18 +124,17 @@ enum status metrics_open(const struct metrics_request *request, struct metrics *
     TRY(memory_zeroed(&memory, 1, sizeof(struct metrics)));
     struct metrics *metrics = memory;
     metrics->request = *request;
-    metrics->request.folder = NULL; /* not kept */
     metrics->gather_at = request->in_step ? 1 : APART_LEAST;
     enum status status =
         memory_zeroed(&gathered, PENDING_MOST * (size_t)job_size(request->job), sizeof(struct step_row));
     metrics->gathered = gathered;
-    if (status >= 0 && request->folder != NULL)
-        status = open_log(request->folder, &metrics->log);
-    if (status < 0)
+    if (status < 0) {
         metrics_close(metrics);
-    else
-        *out = metrics;
-    return status;
+        return status;
+    }
+    metrics->log = request->log;
+    *out = metrics;
+    return STATUS_OK;
 }
 
 void metrics_close(struct metrics *metrics)

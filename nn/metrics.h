@@ -11,15 +11,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/status.h"
 #include "base/text.h"
 #include "comm/job.h"
 #include "nn/optimizer.h"
 
-/* The folder of a run. `out` as the user gave it: refused when it holds a run already, made when it is not there. NULL:
- * a fresh results/train-DATE-N. Checked by creating metrics.jsonl in it. `folder` gets the name. */
-enum status run_folder(const char *out, struct text *folder) MUST_CHECK;
+/* The folder of a run. `out` as the user gave it: refused when it holds a run already, or another one writes there; made
+ * when it is not there. NULL: a fresh results/train-DATE-N. `folder` gets the name, `log` metrics.jsonl, open and locked;
+ * give it to metrics_open(), or close it. */
+enum status run_folder(const char *out, struct text *folder, FILE **log) MUST_CHECK;
 
 struct step_row {
     double loss;
@@ -29,7 +31,7 @@ struct step_row {
 
 struct metrics_request {
     struct job *job;
-    const char *folder; /* rank 0; NULL elsewhere */
+    FILE *log; /* rank 0: metrics.jsonl, closed by metrics_close() once metrics_open() has succeeded; NULL elsewhere */
     const struct learning_rate *rate;
     uint64_t steps_per_epoch;
     bool in_step; /* all workers end each step together */

@@ -131,11 +131,13 @@ static enum status open_records(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
     struct metrics_request metrics = {.job = request->job,
-                                      .folder = trainer->folder.length > 0 ? text_string(&trainer->folder) : NULL,
+                                      .log = trainer->log,
                                       .rate = &trainer->rate,
                                       .steps_per_epoch = trainer->steps_per_epoch,
                                       .in_step = trainer->exact};
-    return metrics_open(&metrics, &trainer->metrics);
+    TRY(metrics_open(&metrics, &trainer->metrics));
+    trainer->log = NULL;
+    return STATUS_OK;
 }
 
 static enum status trainer_open(const struct train_request *request, struct trainer *trainer)
@@ -145,7 +147,7 @@ static enum status trainer_open(const struct train_request *request, struct trai
     clock_wall_text(trainer->started, sizeof trainer->started);
     TRY(method_find(spec->kind == SPEC_STRATEGY ? spec->strategy->name : "synchronous", &trainer->method));
     if (job_rank(request->job) == 0)
-        TRY(run_folder(request->out, &trainer->folder)); /* before anything that takes time */
+        TRY(run_folder(request->out, &trainer->folder, &trainer->log)); /* before anything that takes time */
     TRY(make_model(trainer));
     TRY(make_plan(trainer));
 
@@ -195,6 +197,8 @@ static void trainer_close(struct trainer *trainer)
     free(trainer->labels);
     free(trainer->top1_of);
     free(trainer->parameter_hash);
+    if (trainer->log != NULL)
+        (void)fclose(trainer->log); /* nothing was written */
     text_release(&trainer->folder);
 }
 

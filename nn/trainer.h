@@ -34,6 +34,7 @@ struct trainer {
     float *images;
     int32_t *labels;
     struct text folder; /* rank 0 */
+    FILE *log;          /* rank 0: in that folder, until `metrics` has it */
     char started[32];   /* wall clock */
 
     uint64_t mark_ns; /* end of the latest step */

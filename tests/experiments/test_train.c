@@ -1,11 +1,13 @@
 /* test_train.c - the program `chorale train` from the outside: what it writes, that it does what each algorithm is
  * defined to do, bit by bit, and how it refuses.
  */
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -464,6 +466,22 @@ Test(train, a_folder_that_holds_a_run_is_kept)
     cr_expect_arr_eq(before, after, length);
     free(before);
     free(after);
+}
+
+Test(train, a_folder_that_another_run_writes_to_is_refused)
+{
+    cr_assert_eq(mkdir("run", 0700), 0);
+    int fd = open("run/metrics.jsonl", O_WRONLY | O_CREAT, 0600); /* empty until the other has done a step */
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(flock(fd, LOCK_EX), 0);
+    expect_refused("-n 2 --steps=1 --eval=never --out=run" SMALL, 2, "another run");
+    close(fd);
+    json_decref(summary_of("-n 2 --steps=1 --eval=never --out=run" SMALL));
+}
+
+Test(train, what_is_written_at_the_end_is_tried_at_the_start)
+{
+    expect_refused("-n 2 --steps=100000 --profile-out=absent/file --out=run" SMALL, 1, "absent/file");
 }
 
 Test(train, a_run_that_diverges_fails_everywhere_naming_the_step)
