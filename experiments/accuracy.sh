@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# accuracy.sh - how far the simulator is from this machine: measures some vector sizes, fits a platform to them, then measures
-# other sizes and compares them with what the simulator predicts for these.
+# accuracy.sh - how far the simulator is from this machine: measures many vector sizes in one run, fits a platform to every
+# second size, and compares the others with what the simulator predicts for them.
 #
 #   experiments/accuracy.sh [--workers=2] [--allreduce=SPECS] [--transport=shm] [--program=PATH] [--iters=50]
 #
-# Leaves results/accuracy/{fit.json,platform.txt,held-out.json,table.md}; nothing of the held-out sizes is used to fit.
+# Leaves results/accuracy/{measured.json,fit.json,platform.txt,table.md}; nothing of the held-out sizes is used to fit.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -34,37 +34,44 @@ fi
 folder=$root/results/accuracy
 mkdir -p "$folder"
 
-measure() { # SIZES FILE [options]
-    local sizes=$1 file=$2
-    shift 2
-    "$program" bench -n "$workers" --allreduce="$specs" --transport="$transport" --sizes="$sizes" --in-place=only \
-        --iters="$iterations" --check --json "$@" >"$file.part"
-    mv "$file.part" "$file"
-}
+"$program" bench -n "$workers" --allreduce="$specs" --transport="$transport" --sizes=1K..64M:x2 --in-place=only \
+    --iters="$iterations" --check --json >"$folder/measured.json.part"
+mv "$folder/measured.json.part" "$folder/measured.json"
 
-measure 1K..64M:x4 "$folder/fit.json"
-"$program" calibrate --bench="$folder/fit.json" --out="$folder/platform.txt" --name="$(hostname)-$transport"
-measure 2K..32M:x4 "$folder/held-out.json" --platform="$folder/platform.txt"
+"$python" - "$folder" "$program" "$workers" "$transport" <<'PYTHON'
+import json, os, statistics, subprocess, sys
 
-"$python" - "$folder/held-out.json" "$folder/platform.txt" "$workers" "$transport" >"$folder/table.md" <<'PYTHON'
-import json, statistics, sys
+folder, program, workers, transport = sys.argv[1:]
+platform = os.path.join(folder, "platform.txt")
 
-path, platform, workers, transport = sys.argv[1:]
-rows = json.load(open(path, encoding="utf-8"))["rows"]
-rows = [row for row in rows if row["time_us"] and row["predicted_us"]]
-if not rows:
-    sys.exit("accuracy.sh: no row was measured and predicted")
-names = list(dict.fromkeys(row["allreduce"] for row in rows))
+
+def write(name, text):
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def simulated_us(row):
+    command = [program, "sim", "allreduce", "--allreduce=" + row["allreduce"], "-n", workers, "--platform=" + platform,
+               f"--bytes={row['bytes']}", "--overlap-reduction=no", "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["time_us"]
+
+
+rows = [row for row in json.load(open(os.path.join(folder, "measured.json"), encoding="utf-8"))["rows"] if row["time_us"]]
 sizes = sorted({row["bytes"] for row in rows})
-error = {(row["allreduce"], row["bytes"]): row["predicted_us"] / row["time_us"] - 1 for row in rows}
-print(f"Simulated against measured time, {workers} workers, {transport}: (simulated / measured - 1) at sizes that the")
-print("platform was not fitted to.\n")
-print("| bytes | " + " | ".join(names) + " |\n|---:|" + "---:|" * len(names))
-for size in sizes:
-    print(f"| {size} | " + " | ".join(f"{error[name, size]:+.0%}" if (name, size) in error else "-" for name in names) + " |")
+held_out = set(sizes[1::2])  # every second size, of the same run
+write("fit.json", json.dumps({"rows": [row for row in rows if row["bytes"] not in held_out]}))
+subprocess.run([program, "calibrate", f"--bench={folder}/fit.json", f"--out={platform}", f"--name={transport}"], check=True)
+
+names = list(dict.fromkeys(row["allreduce"] for row in rows))
+error = {(row["allreduce"], row["bytes"]): simulated_us(row) / row["time_us"] - 1 for row in rows if row["bytes"] in held_out}
+table = [f"Simulated / measured - 1, {workers} workers, {transport}, at sizes that the platform was not fitted to:", "",
+         "| bytes | " + " | ".join(names) + " |", "|---:|" + "---:|" * len(names)]
+for size in sorted(held_out):
+    table.append(f"| {size} | " + " | ".join(f"{error[name, size]:+.0%}" for name in names) + " |")
 spread = sorted(abs(value) for value in error.values())
-print(f"\nMedian distance {statistics.median(spread):.0%}, 95th percentile {spread[int(len(spread) * 0.95) - 1]:.0%}, "
-      f"{len(spread)} points.")
-print("Fitted: " + "; ".join(line.strip() for line in open(platform, encoding="utf-8") if line.startswith(("link inter", "reduce"))) + ".")
+fitted = [line.strip() for line in open(platform, encoding="utf-8") if line.startswith(("link inter", "reduce"))]
+table += ["", f"Median distance {statistics.median(spread):.0%}, 95th percentile {spread[int(len(spread) * 0.95) - 1]:.0%}, "
+          f"{len(spread)} points. Fitted: {'; '.join(fitted)}."]
+write("table.md", "\n".join(table) + "\n")
 PYTHON
 cat "$folder/table.md"

@@ -54,13 +54,22 @@ static enum status take_rows(const json_t *document, size_t smallest, size_t lar
     return STATUS_OK;
 }
 
+/* Four digits: a fit knows no more. */
+static double rounded(double value)
+{
+    char text[32];
+    double result = value;
+    snprintf(text, sizeof text, "%.3e", value);
+    return parse_real(text, &result) == STATUS_OK ? result : value;
+}
+
 static enum status write_platform(const struct option_values *options, const struct cost_model *model, double error,
                                   size_t rows)
 {
     struct platform platform = {.node_workers = 1,
-                                .intra = {model->latency_s, model->seconds_per_byte},
-                                .inter = {model->latency_s, model->seconds_per_byte},
-                                .reduce_s_per_byte = model->reduce_s_per_byte};
+                                .intra = {rounded(model->latency_s), rounded(model->seconds_per_byte)},
+                                .inter = {rounded(model->latency_s), rounded(model->seconds_per_byte)},
+                                .reduce_s_per_byte = rounded(model->reduce_s_per_byte)};
     struct text text = {0};
     const char *out = option_text(options, "out"), *name = option_text(options, "name");
     const size_t length = strcspn(name, " \t\r\n#");

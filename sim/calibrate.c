@@ -11,11 +11,15 @@
 #define FIGURES 3 /* alpha, beta, gamma */
 #define LINEAR_TOLERANCE 1e-9
 #define SINGULAR 1e-9       /* of a pivot of columns of length 1: these columns are the same                   */
+#define ROUNDS 60           /* of fitting and weighing anew      */
+#define LEAST_RATIO 1e-3    /* of fit to time, for weights       */
+#define LEAST_ERROR 1e-2    /* rows nearer than this weigh alike */
 #define BETTER (1.0 - 1e-9) /* of the squared error: a subset with more or later figures must be truly better */
 
 /* A row as an equation: sum of share[k] * figure[k] = 1, where share = coefficient / time. */
 struct equation {
     double share[FIGURES];
+    double weight;
 };
 
 struct system {
@@ -37,6 +41,7 @@ static bool equation_of(const struct shape *shape, const struct calibration_row 
         return false;
     double coefficient[FIGURES];
     double sum = 0;
+    equation->weight = 1;
     for (int k = 0; k < FIGURES; k++) {
         coefficient[k] = cost_with(shape, row->bytes, k == 0, k == 1, k == 2);
         equation->share[k] = coefficient[k] / row->time_s;
@@ -83,7 +88,7 @@ static void measure_columns(struct system *system)
     for (int k = 0; k < FIGURES; k++) {
         double sum = 0;
         for (size_t i = 0; i < system->count; i++)
-            sum += system->equation[i].share[k] * system->equation[i].share[k];
+            sum += system->equation[i].weight * system->equation[i].share[k] * system->equation[i].share[k];
         system->length[k] = sqrt(sum);
     }
 }
@@ -133,7 +138,7 @@ static bool fit_subset(const struct system *system, unsigned subset, double figu
             return false;
         for (size_t e = 0; e < system->count; e++) {
             const double *share = system->equation[e].share;
-            const double scaled = share[column[i]] / system->length[column[i]];
+            const double scaled = system->equation[e].weight * share[column[i]] / system->length[column[i]];
             b[i] += scaled;
             for (int j = 0; j <= i; j++)
                 a[i][j] += scaled * share[column[j]] / system->length[column[j]];
@@ -162,9 +167,25 @@ static double squared_error(const struct system *system, const double figure[FIG
     double sum = 0;
     for (size_t i = 0; i < system->count; i++) {
         const double error = error_of(&system->equation[i], figure);
-        sum += error * error;
+        sum += system->equation[i].weight * error * error;
     }
     return sum;
+}
+
+/* Least squares of relative errors favour figures that are too small (a time can be missed by at most 100 % below, by any
+ * factor above) and follow the worst rows. These weights make the weighted squares sum up to |log(fit / time)|. */
+static void weigh(struct system *system, const double figure[FIGURES])
+{
+    for (size_t i = 0; i < system->count; i++) {
+        struct equation *equation = &system->equation[i];
+        double ratio = 0;
+        for (int k = 0; k < FIGURES; k++)
+            ratio += equation->share[k] * figure[k];
+        ratio = fmax(ratio, LEAST_RATIO);
+        const double off = fabs(log(ratio)), error = fabs(ratio - 1);
+        const double slope = error > LEAST_ERROR ? off / error : 1;
+        equation->weight = slope * slope / fmax(off, LEAST_ERROR);
+    }
 }
 
 static void fit(const struct system *system, double best[FIGURES])
@@ -223,8 +244,12 @@ enum status calibrate_fit(const struct calibration_row *rows, size_t count, stru
                       count);
         goto done;
     }
-    measure_columns(&system);
-    fit(&system, figure);
+    for (int round = 0; round < ROUNDS; round++) {
+        if (round > 0)
+            weigh(&system, figure);
+        measure_columns(&system);
+        fit(&system, figure);
+    }
     if (median_error != NULL)
         TRY_TO(done, median_of(&system, figure, median_error));
     *out = (struct cost_model){.latency_s = figure[0], .seconds_per_byte = figure[1], .reduce_s_per_byte = figure[2]};

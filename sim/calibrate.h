@@ -1,7 +1,7 @@
 /* calibrate.h - what a machine's messages and reductions cost, from measured times of collectives.
  *
  * The closed forms of algorithms are linear in alpha, beta and gamma (struct cost_model), so that these follow from
- * times by least squares: of the relative errors, with no figure below 0.
+ * times by least squares, weighted anew until they are least in |log(fit / time)|, with no figure below 0.
  */
 #ifndef CHORALE_SIM_CALIBRATE_H
 #define CHORALE_SIM_CALIBRATE_H
