@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -311,6 +312,30 @@ static void handle_gather(struct launcher *launcher, int rank, const struct cont
 
 /* --- what members say --- */
 
+/* Is the process stopped (state T in /proc/PID/stat, after the name in brackets)? */
+static bool is_stopped(long pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    const size_t length = fread(text, 1, sizeof text - 1, file);
+    (void)fclose(file);
+    text[length] = '\0';
+    const char *end = strrchr(text, ')');
+    return end != NULL && end[1] == ' ' && end[2] == 'T';
+}
+
+/* A worker that waited in vain may blame one that waits itself: if some worker is stopped, that one is at fault. */
+static int stopped_rank(const struct launcher *launcher)
+{
+    for (int rank = 0; rank < launcher->size; rank++)
+        if (launcher->members[rank].state == MEMBER_JOINED && is_stopped(launcher->members[rank].joined_pid))
+            return rank;
+    return -1;
+}
+
 static void handle_abort(struct launcher *launcher, int rank, const struct control_frame *frame)
 {
     char text[CONTROL_TEXT_BYTES + 1];
@@ -321,6 +346,13 @@ static void handle_abort(struct launcher *launcher, int rank, const struct contr
         return;
     }
     launcher->members[rank].aborted = true;
+    const int stopped = why == STATUS_TIMEOUT ? stopped_rank(launcher) : -1;
+    if (stopped >= 0) {
+        verdict_give(launcher, VERDICT_CERTAIN, why, rank, status_exit_code(why),
+                     "%s (rank %d on %s is stopped: SIGCONT would let it go on)", text, stopped,
+                     launcher->members[stopped].host);
+        return;
+    }
     verdict_give(launcher, why == STATUS_PEER_LOST ? VERDICT_RUMOUR : VERDICT_CERTAIN, why, rank, status_exit_code(why),
                  "%s", text);
 }
