@@ -54,7 +54,11 @@ enum status shape_create(const struct algorithm *algorithm, const struct shape_r
     void *memory = NULL;
     TRY(memory_zeroed(&memory, 1, sizeof(struct shape)));
     struct shape *made = memory;
-    *made = (struct shape){.algorithm = algorithm, .workers = request->layout->workers, .chunks = 1, .lanes = 1};
+    *made = (struct shape){.algorithm = algorithm,
+                           .workers = request->layout->workers,
+                           .chunks = 1,
+                           .lanes = 1,
+                           .traits = algorithm->traits};
     enum status status = ask(algorithm, request, made);
     if (status < 0) {
         free(made);

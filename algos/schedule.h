@@ -31,6 +31,7 @@
 #include "algos/layout.h"
 #include "base/option.h"
 #include "base/status.h"
+#include "base/text.h"
 
 enum buffer {
     BUFFER_VECTOR, /* the vector that is reduced                                                               */
@@ -108,10 +109,11 @@ struct shape {
     uint32_t chunks;  /* C: leaves of the partition, >= 1                                     */
     uint32_t scratch; /* planes of BUFFER_SCRATCH                                             */
     uint32_t rounds;
-    uint32_t split; /* halves: rounds [0, split) leave chunk c complete at owner(c); 0 = no halves, unless
+    uint32_t split;  /* halves: rounds [0, split) leave chunk c complete at owner(c); 0 = no halves, unless
                          rounds is 0, too (one worker): see shape_has_halves()                        */
-    uint16_t lanes; /* >= 1, at most 256                                                    */
-    void *state;    /* the algorithm's own tables; freed by its release                     */
+    uint16_t lanes;  /* >= 1, at most 256                                                    */
+    unsigned traits; /* of the algorithm, unless its shape function knows better (a composition: what all parts have) */
+    void *state;     /* the algorithm's own tables; freed by its release                     */
 };
 
 enum trait {
@@ -122,7 +124,11 @@ enum trait {
     TRAIT_PERIOD = 16,        /* shape looks at step                                           */
     TRAIT_INEXACT = 32,       /* does not compute the reduction (none, mixing): not in `all`   */
     TRAIT_HALVES = 64,        /* has owner() and split                                         */
-    TRAIT_MIXING = 128        /* weights: a gossip step                                        */
+    TRAIT_MIXING = 128,       /* weights: a gossip step                                        */
+    TRAIT_EQUAL_BITS = 256,   /* all workers end with the same bits, whatever the numbers      */
+    TRAIT_SAME_ORDER = 512,   /* every chunk is added up in the same order: the bits of an element do not depend on
+                                 its place and on the size of the vector                       */
+    TRAIT_WHOLE_INPUTS = 1024 /* no partial sum travels: only inputs of one worker and results */
 };
 
 /* What a message costs; see sim/platform.h for where the values come from. */
@@ -148,6 +154,9 @@ struct algorithm {
     /* Who holds chunk complete after round split-1; NULL: no halves. */
     int (*owner)(const struct shape *shape, uint32_t chunk);
     void (*release)(struct shape *shape); /* frees state; NULL: nothing to free */
+    /* What this shape has decided that its spec leaves open ("ring, for 4 workers and 1 MiB", "dims 4x2"): a phrase, no
+     * full stop; NULL: nothing to say. */
+    void (*describe)(const struct shape *shape, struct text *text);
     /* Seconds by the closed form for contention-free full-duplex links, one segment per message, no overlap of
      * reduction; NULL where there is none. */
     double (*cost)(const struct shape *shape, const struct cost_model *model, size_t bytes);

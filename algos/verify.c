@@ -1054,6 +1054,7 @@ static enum status verify_half(const struct shape *shape, const struct trial *tr
                                .scratch = shape->scratch,
                                .rounds = reducing ? shape->split : shape->rounds - shape->split,
                                .lanes = shape->lanes,
+                               .traits = shape->traits,
                                .state = &excerpt};
     return run_trial(&half, shape, trial, NULL, result);
 }

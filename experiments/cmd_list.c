@@ -25,10 +25,17 @@ static const struct {
     unsigned trait;
     const char *name;
 } trait_names[] = {
-    {TRAIT_ANY_SIZE, "any-size"}, {TRAIT_POWER_OF_TWO, "power-of-two"},
-    {TRAIT_EVEN, "even"},         {TRAIT_SIZE_DEPENDENT, "size-dependent"},
-    {TRAIT_PERIOD, "period"},     {TRAIT_INEXACT, "inexact"},
-    {TRAIT_HALVES, "halves"},     {TRAIT_MIXING, "mixing"},
+    {TRAIT_ANY_SIZE, "any-size"},
+    {TRAIT_POWER_OF_TWO, "power-of-two"},
+    {TRAIT_EVEN, "even"},
+    {TRAIT_SIZE_DEPENDENT, "size-dependent"},
+    {TRAIT_PERIOD, "period"},
+    {TRAIT_INEXACT, "inexact"},
+    {TRAIT_HALVES, "halves"},
+    {TRAIT_MIXING, "mixing"},
+    {TRAIT_EQUAL_BITS, "equal-bits"},
+    {TRAIT_SAME_ORDER, "same-order"},
+    {TRAIT_WHOLE_INPUTS, "whole-inputs"},
 };
 
 /* ---- JSON ---- */

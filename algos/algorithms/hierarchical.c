@@ -408,12 +408,16 @@ static enum status make_teams(struct hierarchy *h)
 
 static void fill_shape(struct hierarchy *h, struct shape *shape)
 {
+    const unsigned common = TRAIT_SAME_ORDER; /* what the whole has if every part has it */
     uint32_t spread = 0;
+    shape->traits = (shape->traits & ~(common | TRAIT_EQUAL_BITS)) |
+                    (h->inter->traits & (common | TRAIT_EQUAL_BITS)); /* in a node one worker owns each piece */
     shape->lanes = h->inter->lanes;
     shape->scratch = h->inter->scratch;
     for (int k = 0; k < h->kind_count; k++) {
         const struct shape *intra = h->kinds[k].shape;
         h->begin = intra->split > h->begin ? intra->split : h->begin;
+        shape->traits &= intra->traits | ~common;
         spread = intra->rounds - intra->split > spread ? intra->rounds - intra->split : spread;
         shape->lanes = intra->lanes > shape->lanes ? intra->lanes : shape->lanes;
         shape->scratch = intra->scratch > shape->scratch ? intra->scratch : shape->scratch;
@@ -465,7 +469,7 @@ const struct algorithm algorithm_hierarchical = {
     .aliases = "hier",
     .summary = "one schedule within the nodes around another between them; best where links within a node are faster",
     .source = "Horovod; BlueConnect (Cho et al. 2019)",
-    .traits = TRAIT_ANY_SIZE | TRAIT_HALVES,
+    .traits = TRAIT_ANY_SIZE | TRAIT_HALVES | TRAIT_EQUAL_BITS,
     .options = hierarchical_options,
     .shape = hierarchical_shape,
     .emit = hierarchical_emit,
