@@ -8,34 +8,31 @@
 #define STRATEGY(stem) extern const struct strategy strategy_##stem;
 #define GRAPH(stem, name) extern const struct graph graph_##stem;
 #include "algos/catalogue.def"
-#undef ALGORITHM
-#undef STRATEGY
-#undef GRAPH
 
 static const struct algorithm *const algorithms[] = {
 #define ALGORITHM(stem) &algorithm_##stem,
-#define STRATEGY(stem)
-#define GRAPH(stem, name)
 #include "algos/catalogue.def"
-#undef ALGORITHM
-#undef STRATEGY
 };
 
 static const struct strategy *const strategies[] = {
-#define ALGORITHM(stem)
 #define STRATEGY(stem) &strategy_##stem,
 #include "algos/catalogue.def"
-#undef STRATEGY
-#undef GRAPH
 };
 
 static const struct graph *const graphs[] = {
-#define STRATEGY(stem)
 #define GRAPH(stem, name) &graph_##stem,
 #include "algos/catalogue.def"
-#undef ALGORITHM
-#undef STRATEGY
-#undef GRAPH
+};
+
+static const struct preset presets[] = {
+#define PRESET(called, others, stands_for, says)                                                                       \
+    {.name = called, .aliases = others, .spec = stands_for, .summary = says},
+#include "algos/catalogue.def"
+};
+
+static const struct external externals[] = {
+#define EXTERNAL(module, called, says, from) {.stem = #module, .name = called, .summary = says, .source = from},
+#include "algos/catalogue.def"
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])
@@ -56,6 +53,18 @@ const struct graph *const *catalogue_graphs(size_t *count)
 {
     *count = LENGTH(graphs);
     return graphs;
+}
+
+const struct preset *catalogue_presets(size_t *count)
+{
+    *count = LENGTH(presets);
+    return presets;
+}
+
+const struct external *catalogue_externals(size_t *count)
+{
+    *count = LENGTH(externals);
+    return externals;
 }
 
 /* Whether `word` is `name` or one of the words of `aliases`. */
@@ -97,5 +106,21 @@ const struct graph *graph_find(const char *name)
     for (size_t i = 0; i < LENGTH(graphs); i++)
         if (is_called(graphs[i]->name, graphs[i]->aliases, name))
             return graphs[i];
+    return NULL;
+}
+
+const struct preset *preset_find(const char *name)
+{
+    for (size_t i = 0; i < LENGTH(presets); i++)
+        if (is_called(presets[i].name, presets[i].aliases, name))
+            return &presets[i];
+    return NULL;
+}
+
+const struct external *external_find(const char *name)
+{
+    for (size_t i = 0; i < LENGTH(externals); i++)
+        if (is_called(externals[i].name, "", name))
+            return &externals[i];
     return NULL;
 }

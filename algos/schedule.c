@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/memory.h"
 
@@ -80,6 +81,21 @@ void shape_destroy(struct shape *shape)
     if (shape->algorithm->release != NULL)
         shape->algorithm->release(shape);
     free(shape);
+}
+
+enum status shape_file(const struct shape_request *request, const char *key, const struct attachment **file)
+{
+    const char *path = option_text(request->options, key);
+    *file = NULL;
+    if (path == NULL)
+        return STATUS_OK;
+    const size_t count = request->attachments != NULL ? request->attachments->count : 0;
+    for (size_t i = 0; i < count && *file == NULL; i++)
+        if (strcmp(request->attachments->file[i].path, path) == 0)
+            *file = &request->attachments->file[i];
+    if (*file == NULL)
+        return fail(STATUS_INTERNAL, "%s=%s: the file was not read", key, path);
+    return STATUS_OK;
 }
 
 bool shape_has_halves(const struct shape *shape)

@@ -93,13 +93,27 @@ enum status emit_fence(struct sink *sink, uint16_t first_lane, uint16_t lanes) M
 
 struct algorithm;
 
+/* A file that a spec names (OPTION_FILE), as its caller has read it: algos/ does no I/O. */
+struct attachment {
+    char *path; /* as the spec spells it                  */
+    char *text; /* the whole content, with a NUL after it */
+    size_t length;
+    uint64_t hash; /* hash_bytes() of the content */
+};
+struct attachments {
+    struct attachment *file;
+    size_t count;
+};
+
 /* What an algorithm is asked to make a shape for. */
 struct shape_request {
-    const struct layout *layout;         /* workers and the node of each                                          */
-    const struct option_values *options; /* of the algorithm's own table; NULL = all defaults (shape_create fills
+    const struct layout *layout;           /* workers and the node of each                                          */
+    const struct option_values *options;   /* of the algorithm's own table; NULL = all defaults (shape_create fills
                                             them in: a `shape` function whose algorithm has a table finds values) */
-    uint64_t step;                       /* of the training run or the collective's number; for PERIOD traits     */
-    size_t count;                        /* elements; only algorithms with SIZE_DEPENDENT may look                */
+    const struct attachments *attachments; /* files named by the options and by nested specs; NULL = none       */
+    uint64_t step;                         /* of the training run or the collective's number; for PERIOD traits     */
+    size_t count;                          /* elements; only algorithms with SIZE_DEPENDENT may look                */
+    size_t element_bytes;                  /* likewise; 0 = 4                                                       */
 };
 
 /* One algorithm for one team. Made by shape_create(), immutable afterwards, shared by all ranks and threads. */
@@ -120,15 +134,16 @@ enum trait {
     TRAIT_ANY_SIZE = 1,     /* every worker count >= 1                                       */
     TRAIT_POWER_OF_TWO = 2, /* only these; others are refused                                */
     TRAIT_EVEN = 4,
-    TRAIT_SIZE_DEPENDENT = 8, /* shape looks at count                                          */
-    TRAIT_PERIOD = 16,        /* shape looks at step                                           */
-    TRAIT_INEXACT = 32,       /* does not compute the reduction (none, mixing): not in `all`   */
-    TRAIT_HALVES = 64,        /* has owner() and split                                         */
-    TRAIT_MIXING = 128,       /* weights: a gossip step                                        */
-    TRAIT_EQUAL_BITS = 256,   /* all workers end with the same bits, whatever the numbers      */
-    TRAIT_SAME_ORDER = 512,   /* every chunk is added up in the same order: the bits of an element do not depend on
+    TRAIT_SIZE_DEPENDENT = 8,  /* shape looks at count                                          */
+    TRAIT_PERIOD = 16,         /* shape looks at step                                           */
+    TRAIT_INEXACT = 32,        /* does not compute the reduction (none, mixing): not in `all`   */
+    TRAIT_HALVES = 64,         /* has owner() and split                                         */
+    TRAIT_MIXING = 128,        /* weights: a gossip step                                        */
+    TRAIT_EQUAL_BITS = 256,    /* all workers end with the same bits, whatever the numbers      */
+    TRAIT_SAME_ORDER = 512,    /* every chunk is added up in the same order: the bits of an element do not depend on
                                  its place and on the size of the vector                       */
-    TRAIT_WHOLE_INPUTS = 1024 /* no partial sum travels: only inputs of one worker and results */
+    TRAIT_WHOLE_INPUTS = 1024, /* no partial sum travels: only inputs of one worker and results */
+    TRAIT_NEEDS_FILE = 2048    /* can't run with default options: a file must be named; so it is not in `all` */
 };
 
 /* What a message costs; see sim/platform.h for where the values come from. */
@@ -167,6 +182,10 @@ struct algorithm {
 enum status shape_create(const struct algorithm *algorithm, const struct shape_request *request,
                          struct shape **shape) MUST_CHECK;
 void shape_destroy(struct shape *shape); /* accepts NULL */
+
+/* For `shape` functions: the file that option `key` (of type OPTION_FILE) names, *file NULL when it is not given. Belongs
+ * to the caller: a shape copies what it keeps. STATUS_INTERNAL when nobody has read it (spec_read_files()). */
+enum status shape_file(const struct shape_request *request, const char *key, const struct attachment **file) MUST_CHECK;
 
 /* Whether this shape can be cut into reducing and spreading: an owner, and a split or nothing to do at all. */
 bool shape_has_halves(const struct shape *shape);

@@ -14,6 +14,7 @@
 #include "base/status.h"
 
 struct shape;
+struct shape_request;
 
 enum exchange_object {
     EXCHANGE_GRADIENT, /* mean of the gradients            */
@@ -45,9 +46,9 @@ struct strategy {
     const struct option *options;
     /* The plan of `step` (from 0). Pure. */
     enum status (*plan)(const struct option_values *options, uint64_t step, struct step_plan *plan);
-    /* The schedule of `step`'s exchange: the inner spec's shape, or a mixing step. Free with shape_destroy(). */
-    enum status (*shape)(const struct option_values *options, const struct layout *layout, uint64_t step, size_t count,
-                         struct shape **shape);
+    /* The schedule of the exchange of request->step: the inner spec's shape, or a mixing step. Free with
+     * shape_destroy(). */
+    enum status (*shape)(const struct shape_request *request, struct shape **shape);
     /* After how many steps the sequence of schedules repeats; 1 when all are equal. */
     enum status (*period)(const struct option_values *options, const struct layout *layout, uint64_t *period);
 };

@@ -192,6 +192,7 @@ static bool value_accept(const struct option *option, const char *text, struct t
         text_add(canonical, text);
         return true;
     case OPTION_SPEC:
+    case OPTION_FILE:
         text_add(canonical, text);
         return text[0] != '\0';
     }
@@ -236,6 +237,9 @@ static void add_taken(const struct option *option, struct text *text)
         return;
     case OPTION_SPEC:
         text_add(text, "an algorithm spec, such as ring:chunks=4");
+        return;
+    case OPTION_FILE:
+        text_add(text, "the path of a file");
         return;
     }
     add_bounds(option, " from ", text);
@@ -566,6 +570,8 @@ static const char *value_word(const struct option *option)
         return "TEXT";
     case OPTION_SPEC:
         return "SPEC";
+    case OPTION_FILE:
+        return "FILE";
     }
     return "";
 }

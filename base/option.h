@@ -21,7 +21,8 @@ enum option_type {
     OPTION_SECONDS, /* a real number of seconds in [min, max]; "30" or "1.5"               */
     OPTION_CHOICE,  /* one of `choices`, separated by '|'                                  */
     OPTION_STRING,  /* anything                                                            */
-    OPTION_SPEC     /* the text of an algorithm spec, kept as text; checked by its reader  */
+    OPTION_SPEC,    /* the text of an algorithm spec, kept as text; checked by its reader  */
+    OPTION_FILE     /* the path of a file, kept as text; read by whoever may do I/O        */
 };
 
 struct option {

@@ -56,8 +56,5 @@ uint64_t wire_payload_tag(uint8_t team, uint32_t epoch, uint16_t lane, uint64_t 
 
 uint64_t wire_hash(uint64_t hash, const void *data, size_t bytes)
 {
-    const unsigned char *at = data;
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
-    return hash;
+    return hash_bytes(hash, data, bytes);
 }

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/hash.h"
 #include "base/status.h"
 
 enum wire_class {
@@ -45,6 +46,6 @@ enum status wire_decode(const unsigned char *bytes, size_t total, struct wire_he
 uint64_t wire_payload_tag(uint8_t team, uint32_t epoch, uint16_t lane, uint64_t sequence);
 
 uint64_t wire_hash(uint64_t hash, const void *data, size_t bytes); /* FNV-1a, 64 bits; start with WIRE_HASH_START */
-#define WIRE_HASH_START UINT64_C(0xcbf29ce484222325)
+#define WIRE_HASH_START HASH_START
 
 #endif

@@ -25,7 +25,8 @@ struct subject {
     struct collective *collective[PERIOD_MOST];
     size_t period;
     bool exact;
-    enum reduce_op op; /* of the collectives made: the one asked for, or avg in the second check */
+    const char *identity; /* of the spec: what the workers compare */
+    enum reduce_op op;    /* of the collectives made: the one asked for, or avg in the second check */
     size_t count;
     unsigned char *input, *output; /* bytes of the largest vector */
     size_t bytes_most;
@@ -268,13 +269,13 @@ static enum status predict(const struct subject *s, struct bench_row *row)
 
 /* ---- sizes ---- */
 
-static enum status make_collectives(struct subject *s, const char *name)
+static enum status make_collectives(struct subject *s)
 {
     for (size_t k = 0; k < s->period; k++) {
         const bool mixing = (s->shape[k]->algorithm->traits & TRAIT_MIXING) != 0;
         const struct collective_request request = {.team = comm_world(s->worker->comm),
                                                    .shape = s->shape[k],
-                                                   .name = name,
+                                                   .name = s->identity,
                                                    .count = s->count,
                                                    .dtype = s->settings->dtype,
                                                    .op = mixing ? REDUCE_SUM : s->op};
@@ -305,13 +306,13 @@ static struct bench_row row_for(const struct subject *s, const char *name)
 }
 
 /* A sum does not show where a schedule divides for the mean: after it, the mean is checked as well. */
-static enum status check_mean(struct subject *s, const char *name, struct bench_row *row)
+static enum status check_mean(struct subject *s, struct bench_row *row)
 {
     if (!s->settings->check || !s->exact || s->settings->op != REDUCE_SUM)
         return STATUS_OK;
     drop_collectives(s);
     s->op = REDUCE_AVG;
-    TRY(make_collectives(s, name));
+    TRY(make_collectives(s));
     for (int h = 0; h < 2; h++)
         if (row->half[h].measured)
             TRY(check(s, h == 1, &row->half[h]));
@@ -323,14 +324,14 @@ static enum status measure_size(struct subject *s, const char *name, bench_row_f
     enum status status = STATUS_OK;
     struct bench_row row = row_for(s, name);
     s->op = s->settings->op;
-    TRY_TO(done, make_collectives(s, name));
+    TRY_TO(done, make_collectives(s));
     if (s->settings->out_of_place)
         TRY_TO(done, measure_half(s, false, &row.half[0]));
     if (s->settings->in_place)
         TRY_TO(done, measure_half(s, true, &row.half[1]));
     TRY_TO(done, compare_traffic(s, &row, faults));
     TRY_TO(done, predict(s, &row));
-    TRY_TO(done, check_mean(s, name, &row));
+    TRY_TO(done, check_mean(s, &row));
     for (int h = 0; h < 2; h++)
         *faults += row.half[h].wrong > 0;
     if (job_rank(s->worker->job) == 0)
@@ -358,6 +359,9 @@ static enum status measure_sizes(struct subject *s, const char *name, bench_row_
 static enum status make_shapes(struct subject *s, const struct spec *spec)
 {
     uint64_t period = 1;
+    if (spec->kind == SPEC_EXTERNAL)
+        return fail(STATUS_REFUSED, "%s: an external, not built into this program: take a schedule, such as ring",
+                    spec->external->name);
     TRY(spec_period(spec, &s->worker->layout, &period));
     if (period < 1 || period > PERIOD_MOST)
         return fail(STATUS_REFUSED, "a period of %llu schedules: 1 to %d can be timed", (unsigned long long)period,
@@ -398,10 +402,12 @@ enum status bench_spec(const struct worker *worker, const struct spec *spec, con
                        bench_row_fn *say, void *context, size_t *faults)
 {
     void *memory = NULL;
-    struct text name = {0};
+    struct text name = {0}, identity = {0};
     struct subject s = {
         .worker = worker, .settings = settings, .exact = spec_is_exact(spec), .bytes_most = settings->end + 64};
     spec_canonical(spec, &name);
+    spec_identity(spec, &identity);
+    s.identity = text_string(&identity);
     enum status status = make_shapes(&s, spec);
     if (status == STATUS_REFUSED) {
         status = say_refused(&s, text_string(&name), say, context);
@@ -418,5 +424,6 @@ done:
     memory_pages_release(s.output, s.bytes_most);
     drop_shapes(&s);
     text_release(&name);
+    text_release(&identity);
     return status;
 }

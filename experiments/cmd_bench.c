@@ -143,7 +143,7 @@ static enum status read_settings(struct plan *plan)
 static enum status read_plan(struct plan *plan)
 {
     const char *counts = option_text(plan->options, "workers");
-    TRY(spec_list_parse(option_text(plan->options, "allreduce"), &plan->specs, &plan->spec_count));
+    TRY(program_specs(option_text(plan->options, "allreduce"), &plan->specs, &plan->spec_count));
     if (counts != NULL)
         TRY(counts_parse(counts, WORKERS_MOST, &plan->counts, &plan->count));
     return read_settings(plan);

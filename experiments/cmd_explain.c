@@ -40,7 +40,7 @@ static enum status explain(const struct option_values *options)
     struct text text = {0};
     const int workers = (int)option_int(options, "workers");
     const char *nodes = option_text(options, "nodes"), *path = option_text(options, "platform");
-    TRY_TO(done, spec_parse(option_text(options, "allreduce"), &spec));
+    TRY_TO(done, program_spec(option_text(options, "allreduce"), &spec));
     if (path != NULL) {
         TRY_TO(done, platform_read(path, &platform));
         platform_cost_model(&platform, workers, &model);

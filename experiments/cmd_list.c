@@ -6,11 +6,12 @@
 #include "base/json.h"
 #include "experiments/program.h"
 
-static const char head[] = "usage: chorale list [--json | --canonical=SPECS]\n"
-                           "Lists what --allreduce= takes: schedules, strategies, and the graphs of gossip. Options\n"
-                           "follow a colon, a spec with options of its own stands in brackets; as in ring,rhd or\n"
-                           "gossip:graph=ring or double-buffered:inner=[hierarchical:intra=ring,inter=rhd].\n"
-                           "Inexact: does not compute the sum of all workers; so it is not in all.\n";
+static const char head[] =
+    "usage: chorale list [--json | --canonical=SPECS]\n"
+    "Lists what --allreduce= takes: schedules, strategies, presets (names for specs), externals, and\n"
+    "the graphs of gossip. Options follow a colon, a spec with options of its own stands in\n"
+    "brackets; as in ring,rhd or gossip:graph=ring or\n"
+    "double-buffered:inner=[hierarchical:intra=ring,inter=rhd].\n";
 
 static const struct option options_table[] = {
     {.key = "json", .type = OPTION_FLAG, .help = "one JSON document"},
@@ -36,13 +37,14 @@ static const struct {
     {TRAIT_EQUAL_BITS, "equal-bits"},
     {TRAIT_SAME_ORDER, "same-order"},
     {TRAIT_WHOLE_INPUTS, "whole-inputs"},
+    {TRAIT_NEEDS_FILE, "needs-file"},
 };
 
 /* ---- JSON ---- */
 
 static const char *option_type_name(enum option_type type)
 {
-    static const char *const names[] = {"flag", "int", "size", "real", "seconds", "choice", "string", "spec"};
+    static const char *const names[] = {"flag", "int", "size", "real", "seconds", "choice", "string", "spec", "file"};
     return names[type];
 }
 
@@ -73,10 +75,9 @@ static json_t *entry_json(const char *name, const char *aliases, const char *kin
                      "options", options_json(options));
 }
 
-static enum status list_json(void)
+static void add_algorithms(json_t *list)
 {
     size_t count = 0;
-    json_t *list = json_array(), *graphs = json_array();
     const struct algorithm *const *algorithms = catalogue_algorithms(&count);
     for (size_t i = 0; i < count; i++) {
         const struct algorithm *a = algorithms[i];
@@ -89,11 +90,42 @@ static enum status list_json(void)
         json_array_append_new(
             list, entry_json(s->name, s->aliases, "strategy", s->summary, s->source, s->exact, 0, s->options));
     }
-    const struct graph *const *all_graphs = catalogue_graphs(&count);
+    const struct external *externals = catalogue_externals(&count);
+    for (size_t i = 0; i < count; i++) {
+        const struct external *e = &externals[i];
+        json_array_append_new(list, entry_json(e->name, "", "external", e->summary, e->source, true, 0, NULL));
+    }
+}
+
+static json_t *presets_json(void)
+{
+    size_t count = 0;
+    json_t *list = json_array();
+    const struct preset *presets = catalogue_presets(&count);
     for (size_t i = 0; i < count; i++)
-        json_array_append_new(graphs, json_pack("{s:s, s:s, s:s}", "name", all_graphs[i]->name, "summary",
-                                                all_graphs[i]->summary, "source", all_graphs[i]->source));
-    json_t *document = json_pack("{s:o, s:o}", "algorithms", list, "graphs", graphs);
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s, s:s, s:s}", "name", presets[i].name, "aliases", presets[i].aliases,
+                                        "spec", presets[i].spec, "summary", presets[i].summary));
+    return list;
+}
+
+static json_t *graphs_json(void)
+{
+    size_t count = 0;
+    json_t *list = json_array();
+    const struct graph *const *graphs = catalogue_graphs(&count);
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "name", graphs[i]->name, "summary", graphs[i]->summary,
+                                              "source", graphs[i]->source));
+    return list;
+}
+
+static enum status list_json(void)
+{
+    json_t *list = json_array();
+    add_algorithms(list);
+    json_t *document = json_pack("{s:o, s:o, s:o, s:o}", "algorithms", list, "presets", presets_json(), "graphs",
+                                 graphs_json(), "common_options", options_json(spec_common));
     const enum status status =
         document != NULL ? json_print(stdout, document) : fail(STATUS_NO_MEMORY, "list: no memory for the document");
     json_decref(document);
@@ -102,35 +134,83 @@ static enum status list_json(void)
 
 /* ---- for people ---- */
 
+#define NAME_COLUMN 34
+
 static void say_options(const struct option *table)
 {
     for (; table != NULL && table->key != NULL; table++)
         printf("      %s=%s  %s\n", table->key, table->default_text != NULL ? table->default_text : "", table->help);
 }
 
-static void say_entry(const char *name, const char *aliases, const char *kind, const char *summary, const char *source,
-                      const struct option *options)
+/* "  recursive-doubling (rd)          summary" */
+static void say_name(const char *name, const char *aliases, const char *summary)
 {
-    printf("  %s%s%s%s  [%s]\n      %s\n      %s\n", name, aliases[0] != '\0' ? " (" : "", aliases,
-           aliases[0] != '\0' ? ")" : "", kind, summary, source);
-    say_options(options);
+    struct text left = {0};
+    text_addf(&left, "%s%s%s%s", name, aliases[0] != '\0' ? " (" : "", aliases, aliases[0] != '\0' ? ")" : "");
+    printf("  %-*s  %s\n", NAME_COLUMN, text_string(&left), summary);
+    text_release(&left);
+}
+
+static void say_schedules(void)
+{
+    size_t count = 0;
+    const struct algorithm *const *algorithms = catalogue_algorithms(&count);
+    puts("Schedules: how the vectors of all workers are reduced. `all` is every one without a remark.");
+    for (size_t i = 0; i < count; i++) {
+        const struct algorithm *a = algorithms[i];
+        say_name(a->name, a->aliases, a->summary);
+        printf("      %s", a->source);
+        for (size_t k = 0; k < sizeof trait_names / sizeof *trait_names; k++)
+            if ((a->traits & trait_names[k].trait) != 0 && trait_names[k].trait != TRAIT_ANY_SIZE)
+                printf(", %s", trait_names[k].name);
+        puts(algorithm_in_all(a) ? "" : " (not in all)");
+        say_options(a->options);
+    }
+    puts("  Every schedule takes:");
+    say_options(spec_common);
+}
+
+static void say_strategies(void)
+{
+    size_t count = 0;
+    const struct strategy *const *strategies = catalogue_strategies(&count);
+    puts("\nStrategies: what is exchanged in training, and when.");
+    for (size_t i = 0; i < count; i++) {
+        say_name(strategies[i]->name, strategies[i]->aliases, strategies[i]->summary);
+        printf("      %s%s\n", strategies[i]->source, strategies[i]->exact ? "" : ", inexact");
+        say_options(strategies[i]->options);
+    }
+    const struct graph *const *graphs = catalogue_graphs(&count);
+    puts("\nGraphs of gossip: who takes from whom.");
+    for (size_t i = 0; i < count; i++) {
+        say_name(graphs[i]->name, graphs[i]->aliases, graphs[i]->summary);
+        printf("      %s\n", graphs[i]->source);
+    }
+}
+
+static void say_presets(void)
+{
+    size_t count = 0;
+    const struct preset *presets = catalogue_presets(&count);
+    puts("\nPresets: names for specs, ChainerMN's communicators among them (its spelling, two_dimensional, is taken, "
+         "too).");
+    for (size_t i = 0; i < count; i++) {
+        say_name(presets[i].name, "", presets[i].spec);
+        printf("      %s\n", presets[i].summary);
+    }
+    const struct external *externals = catalogue_externals(&count);
+    puts("\nExternals: collectives of other libraries, without a schedule; not in this build.");
+    for (size_t i = 0; i < count; i++) {
+        say_name(externals[i].name, "", externals[i].summary);
+        printf("      %s\n", externals[i].source);
+    }
 }
 
 static enum status list_text(void)
 {
-    size_t count = 0;
-    const struct algorithm *const *algorithms = catalogue_algorithms(&count);
-    for (size_t i = 0; i < count; i++)
-        say_entry(algorithms[i]->name, algorithms[i]->aliases,
-                  algorithms[i]->traits & TRAIT_INEXACT ? "schedule, inexact" : "schedule", algorithms[i]->summary,
-                  algorithms[i]->source, algorithms[i]->options);
-    const struct strategy *const *strategies = catalogue_strategies(&count);
-    for (size_t i = 0; i < count; i++)
-        say_entry(strategies[i]->name, strategies[i]->aliases, strategies[i]->exact ? "strategy" : "strategy, inexact",
-                  strategies[i]->summary, strategies[i]->source, strategies[i]->options);
-    const struct graph *const *graphs = catalogue_graphs(&count);
-    for (size_t i = 0; i < count; i++)
-        say_entry(graphs[i]->name, graphs[i]->aliases, "graph of gossip", graphs[i]->summary, graphs[i]->source, NULL);
+    say_schedules();
+    say_strategies();
+    say_presets();
     return fflush(stdout) == 0 ? STATUS_OK : fail(STATUS_IO, "standard output: the list could not be written");
 }
 

@@ -248,7 +248,7 @@ static enum status simulate(struct run *run)
     size_t spec_count = 0, count = 0;
     int *counts = NULL;
     TRY_TO(done, read_files(run));
-    TRY_TO(done, spec_list_parse(option_text(run->options, "allreduce"), &specs, &spec_count));
+    TRY_TO(done, program_specs(option_text(run->options, "allreduce"), &specs, &spec_count));
     TRY_TO(done, counts_parse(option_text(run->options, "workers"), SIM_MOST, &counts, &count));
     say_head(run);
     for (size_t s = 0; s < spec_count; s++)

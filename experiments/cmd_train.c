@@ -144,7 +144,10 @@ static enum status check_profile_out(const char *path, const struct backend_ops 
 static enum status read_plan(struct option_values *options, struct plan *plan)
 {
     *plan = (struct plan){.options = options};
-    TRY(spec_parse(option_text(options, "allreduce"), &plan->spec));
+    TRY(program_spec(option_text(options, "allreduce"), &plan->spec));
+    if (plan->spec.kind == SPEC_EXTERNAL)
+        return fail(STATUS_REFUSED, "%s: an external, not built into this program: take a schedule, such as ring",
+                    plan->spec.external->name);
     if (option_given(options, "steps") && option_given(options, "epochs"))
         return fail(STATUS_USAGE, "--steps and --epochs: give one of them");
     TRY(read_bucket(option_text(options, "bucket"), &plan->bucket));

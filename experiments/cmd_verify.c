@@ -133,7 +133,7 @@ static enum status verify(const struct option_values *options)
     struct tally tally = {0};
     if (option_flag(options, "json"))
         tally.rows = json_array();
-    TRY_TO(done, spec_list_parse(option_text(options, "allreduce"), &specs, &spec_count));
+    TRY_TO(done, program_specs(option_text(options, "allreduce"), &specs, &spec_count));
     TRY_TO(done, counts_parse(option_text(options, "workers"), VERIFY_MOST, &counts, &count));
     for (size_t i = 0; i < spec_count; i++)
         TRY_TO(done, verify_counts(&specs[i], options, counts, count, &tally));

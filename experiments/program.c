@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "base/file.h"
 #include "base/text.h"
 
 int program_error(enum status status)
@@ -36,4 +37,33 @@ bool program_options(const char *head, const struct option *table, int argc, cha
     *exit_code = status < 0 ? program_error(status) : program_help(head, table);
     option_values_release(values);
     return false;
+}
+
+static enum status read_whole(void *context, const char *path, char **text, size_t *length)
+{
+    (void)context;
+    return file_read(path, PROGRAM_FILE_MOST, text, length);
+}
+
+enum status program_spec(const char *text, struct spec *spec)
+{
+    TRY(spec_parse(text, spec));
+    enum status status = spec_read_files(spec, read_whole, NULL);
+    if (status < 0)
+        spec_release(spec);
+    return status;
+}
+
+enum status program_specs(const char *text, struct spec **specs, size_t *count)
+{
+    enum status status = STATUS_OK;
+    TRY(spec_list_parse(text, specs, count));
+    for (size_t i = 0; i < *count && status >= 0; i++)
+        status = spec_read_files(&(*specs)[i], read_whole, NULL);
+    if (status < 0) {
+        spec_list_release(*specs, *count);
+        *specs = NULL;
+        *count = 0;
+    }
+    return status;
 }

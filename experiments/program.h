@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "algos/spec.h"
 #include "base/option.h"
 #include "base/status.h"
 
@@ -31,5 +32,11 @@ int program_help(const char *head, const struct option *table);
  * help begins with: the usage line and a sentence. */
 bool program_options(const char *head, const struct option *table, int argc, char **argv, struct option_values *values,
                      int *exit_code);
+
+/* spec_parse() and spec_list_parse() for commands: the files that specs name (at most PROGRAM_FILE_MOST bytes each) are
+ * read, too. Release with spec_release(), spec_list_release(). */
+#define PROGRAM_FILE_MOST ((size_t)64 << 20)
+enum status program_spec(const char *text, struct spec *spec) MUST_CHECK;
+enum status program_specs(const char *text, struct spec **specs, size_t *count) MUST_CHECK;
 
 #endif

@@ -63,10 +63,7 @@ struct exchanges {
 
 static enum status make_shape(const struct exchanges *exchanges, uint64_t step, size_t count, struct shape **shape)
 {
-    const struct spec *spec = exchanges->spec;
-    if (spec->kind == SPEC_SCHEDULE)
-        return spec_shape(spec, exchanges->layout, step, count, shape);
-    return spec->strategy->shape(&spec->options, exchanges->layout, step, count, shape);
+    return spec_shape(exchanges->spec, exchanges->layout, step, count, shape);
 }
 
 static void release_line(struct line *line)
@@ -121,10 +118,7 @@ static enum status lines_of(struct exchanges *exchanges, uint64_t step, struct l
 
 static enum status find_period(struct exchanges *exchanges)
 {
-    const struct spec *spec = exchanges->spec;
-    exchanges->period = 1;
-    if (spec->kind == SPEC_STRATEGY)
-        TRY(spec->strategy->period(&spec->options, exchanges->layout, &exchanges->period));
+    TRY(spec_period(exchanges->spec, exchanges->layout, &exchanges->period));
     exchanges->slots = exchanges->period <= PERIOD_KEPT ? exchanges->period : 1;
     return STATUS_OK;
 }
@@ -152,7 +146,7 @@ enum status exchanges_create(const struct exchange_request *request, struct exch
     exchanges->spec = request->spec;
     exchanges->layout = request->layout;
     exchanges->made_for = UINT64_MAX;
-    spec_canonical(request->spec, &name);
+    spec_identity(request->spec, &name);
     TRY_TO(done, text_check(&name));
     TRY_TO(done, memory_string(&exchanges->name, text_string(&name)));
     TRY_TO(done, find_op(exchanges));

@@ -443,8 +443,8 @@ static enum status hierarchical_shape(const struct shape_request *request, struc
     struct spec intra = {0}, inter = {0};
     void *memory = NULL;
     struct hierarchy *h = NULL;
-    TRY_TO(out, spec_parse(option_text(request->options, "intra"), &intra));
-    TRY_TO(out, spec_parse(option_text(request->options, "inter"), &inter));
+    TRY_TO(out, spec_nested(request, "intra", &intra));
+    TRY_TO(out, spec_nested(request, "inter", &inter));
     TRY_TO(out, refuse_inexact("intra", &intra));
     TRY_TO(out, refuse_inexact("inter", &inter));
     TRY_TO(out, memory_zeroed(&memory, 1, sizeof *h));

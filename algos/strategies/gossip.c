@@ -11,15 +11,10 @@
 #include "algos/spec.h"
 
 /* "|ring|one-peer-exponential", from the catalogue. */
-#define ALGORITHM(stem)
-#define STRATEGY(stem)
 #define GRAPH(stem, name) "|" name
 static const char graph_names[] =
 #include "algos/catalogue.def"
     ;
-#undef ALGORITHM
-#undef STRATEGY
-#undef GRAPH
 
 static const struct option gossip_options[] = {
     {.key = "graph",
@@ -54,11 +49,9 @@ static const struct graph *graph_of(const struct option_values *options)
     return graph;
 }
 
-static enum status gossip_shape(const struct option_values *options, const struct layout *layout, uint64_t step,
-                                size_t count, struct shape **shape)
+static enum status gossip_shape(const struct shape_request *request, struct shape **shape)
 {
-    (void)count;
-    return mixing_shape(graph_of(options), layout->workers, step, shape);
+    return mixing_shape(graph_of(request->options), request->layout->workers, request->step, shape);
 }
 
 static enum status gossip_period(const struct option_values *options, const struct layout *layout, uint64_t *period)

@@ -4,12 +4,11 @@
 
 #include "algos/spec.h"
 
-static inline enum status inner_shape(const struct option_values *options, const struct layout *layout, uint64_t step,
-                                      size_t count, struct shape **shape)
+static inline enum status inner_shape(const struct shape_request *request, struct shape **shape)
 {
     struct spec inner;
-    TRY(spec_parse(option_text(options, "inner"), &inner));
-    enum status status = spec_shape(&inner, layout, step, count, shape);
+    TRY(spec_nested(request, "inner", &inner));
+    enum status status = spec_shape_for(&inner, request, shape);
     spec_release(&inner);
     return status;
 }

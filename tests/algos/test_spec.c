@@ -65,7 +65,10 @@ Test(spec, unknown_words_come_with_the_nearest_spelling)
     expect_usage("gossip:graph=rinng", "one-peer-exponential");
     expect_usage("db:inner=rign", "did you mean ring?");
     expect_usage("db:inner=gosip", "known are"); /* strategies are no candidates there */
-    expect_usage("ring:chunks=2", "takes no options");
+    expect_usage("ring:chunks=2", "known are deterministic");
+    expect_usage("ring:determinstic=1", "did you mean deterministic?");
+    expect_usage("nccl:chunks=2", "takes no options");
+    expect_usage("two_dimensonal", "did you mean two-dimensional?");
     expect_usage("Ring", "did you mean ring?");
 }
 
@@ -98,6 +101,8 @@ Test(spec, only_schedules_can_be_nested)
 {
     expect_usage("db:inner=gossip", "strategy");
     expect_usage("hierarchical:intra=[double-buffered:inner=ring]", "strategy");
+    expect_usage("hierarchical:intra=nccl", "external");
+    expect_usage("db:inner=pure_nccl", "external");
 }
 
 Test(spec, nesting_has_a_limit)
@@ -126,6 +131,10 @@ Test(spec, kinds_and_exactness_follow_from_the_parts)
         {"gossip", SPEC_STRATEGY, false},
         {"sync:inner=none", SPEC_STRATEGY, false},
         {"hierarchical:inter=none", SPEC_SCHEDULE, false},
+        {"two_dimensional", SPEC_SCHEDULE, true},
+        {"dummy", SPEC_SCHEDULE, false},
+        {"nccl", SPEC_EXTERNAL, true},
+        {"pure-nccl", SPEC_EXTERNAL, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct spec spec;
@@ -134,6 +143,112 @@ Test(spec, kinds_and_exactness_follow_from_the_parts)
         cr_assert_eq(spec_is_exact(&spec), cases[i].exact, "%s", cases[i].text);
         spec_release(&spec);
     }
+}
+
+/* ---- presets and externals ---- */
+
+Test(preset, stands_for_its_spec)
+{
+    expect_canonical("two-dimensional", "hierarchical");
+    expect_canonical("two_dimensional", "hierarchical");
+    expect_canonical("chainermn_two_dimensional", "hierarchical");
+    expect_canonical("chainermn-hierarchical", "hierarchical:intra=binomial");
+    expect_canonical("hierarchical", "hierarchical"); /* ours, not ChainerMN's */
+    expect_canonical("dummy", "none");
+    expect_canonical("pure_nccl", "nccl");
+    expect_canonical("db:inner=non_cuda_aware", "double-buffered:inner=[hierarchical:intra=binomial]");
+    expect_canonical("recursive_doubling", "recursive-doubling");
+}
+
+Test(preset, options_replace_and_join_its_own)
+{
+    expect_canonical("two-dimensional:group=4", "hierarchical:group=4");
+    expect_canonical("chainermn-hierarchical:inter=rd", "hierarchical:inter=recursive-doubling,intra=binomial");
+    expect_canonical("chainermn-hierarchical:intra=ring", "hierarchical");
+    expect_canonical("flat:deterministic=1", "recursive-halving-doubling:deterministic=1");
+    expect_usage("two-dimensional:group=4,group=2", "twice");
+    expect_usage("two-dimensional:gruop=4", "did you mean group?");
+}
+
+Test(preset, names_are_no_other_names_and_every_spec_is_one)
+{
+    size_t count;
+    const struct preset *presets = catalogue_presets(&count);
+    cr_assert_gt(count, 7);
+    for (size_t i = 0; i < count; i++) {
+        struct spec spec;
+        cr_assert_eq(preset_find(presets[i].name), &presets[i]);
+        cr_assert_null(algorithm_find(presets[i].name));
+        cr_assert_null(strategy_find(presets[i].name));
+        cr_assert_null(external_find(presets[i].name));
+        cr_assert_null(strchr(presets[i].name, '_'), "%s: '_' is read as '-'", presets[i].name);
+        cr_assert_eq(spec_parse(presets[i].name, &spec), STATUS_OK, "%s", status_message());
+        spec_release(&spec);
+    }
+}
+
+Test(external, has_no_shape_and_no_strategy)
+{
+    struct spec spec, strategy;
+    struct layout layout;
+    struct shape *shape = NULL;
+    struct step_plan plan;
+    uint64_t period;
+    cr_assert_eq(spec_parse("nccl", &spec), STATUS_OK);
+    cr_assert_eq(layout_flat(4, &layout), STATUS_OK);
+    cr_assert_eq(spec_shape(&spec, &layout, 0, 100, &shape), STATUS_REFUSED);
+    cr_assert_null(shape);
+    cr_assert_not_null(strstr(status_message(), "external"));
+    cr_assert_eq(spec_as_strategy(&spec, &strategy), STATUS_REFUSED);
+    cr_assert_eq(spec_period(&spec, &layout, &period), STATUS_OK);
+    cr_assert_eq(period, 1);
+    cr_assert_eq(spec_plan(&spec, 0, &plan), STATUS_OK);
+    cr_assert(plan.exchanges && plan.exchange.object == EXCHANGE_GRADIENT);
+    layout_release(&layout);
+    spec_release(&spec);
+}
+
+/* ---- deterministic=1 ---- */
+
+static enum status shape_status(const char *text, const char *nodes, size_t count)
+{
+    struct spec spec;
+    struct layout layout;
+    struct shape *shape = NULL;
+    cr_assert_eq(spec_parse(text, &spec), STATUS_OK, "%s", status_message());
+    cr_assert_eq(layout_parse(nodes, 0, &layout), STATUS_OK, "%s", status_message());
+    const enum status status = spec_shape(&spec, &layout, 0, count, &shape);
+    cr_assert_eq(status == STATUS_OK, shape != NULL);
+    shape_destroy(shape);
+    layout_release(&layout);
+    spec_release(&spec);
+    return status;
+}
+
+Test(deterministic, is_part_of_the_canonical_spelling)
+{
+    expect_canonical("rhd:deterministic=1", "recursive-halving-doubling:deterministic=1");
+    expect_canonical("rhd:deterministic=0", "recursive-halving-doubling");
+    expect_canonical("hierarchical:inter=rhd,deterministic=1,intra=binomial",
+                     "hierarchical:deterministic=1,inter=recursive-halving-doubling,intra=binomial");
+    expect_canonical("db:inner=[rhd:deterministic=1]",
+                     "double-buffered:inner=[recursive-halving-doubling:deterministic=1]");
+    expect_usage("rhd:deterministic=2", "0 or 1");
+    expect_usage("db:deterministic=1", "known are inner");
+}
+
+Test(deterministic, follows_the_traits_of_the_shape)
+{
+    cr_expect_eq(shape_status("rhd:deterministic=1", "1x5", 100), STATUS_OK);
+    cr_expect_eq(shape_status("hierarchical:intra=rhd,inter=rd,deterministic=1", "2x3", 100), STATUS_OK);
+    cr_expect_eq(shape_status("hierarchical:intra=rhd,inter=ring,deterministic=1", "2x3", 100), STATUS_REFUSED);
+    cr_expect_eq(shape_status("ring", "1x5", 100), STATUS_OK);
+    cr_expect_eq(shape_status("ring:deterministic=1", "1x5", 100), STATUS_REFUSED);
+    cr_expect_not_null(strstr(status_message(), "added up in different orders"), "%s", status_message());
+    cr_expect_not_null(strstr(status_message(), "does it"), "%s", status_message());
+    cr_expect_eq(shape_status("none:deterministic=1", "1x5", 100), STATUS_REFUSED);
+    cr_expect_not_null(strstr(status_message(), "does not compute the sum"), "%s", status_message());
+    cr_expect_eq(shape_status("sync:inner=[ring:deterministic=1]", "1x5", 100), STATUS_REFUSED);
 }
 
 Test(spec, copies_stand_alone)
@@ -257,7 +372,7 @@ Test(list, all_is_every_exact_schedule)
     size_t count, algorithms, exact = 0;
     const struct algorithm *const *catalogue = catalogue_algorithms(&algorithms);
     for (size_t i = 0; i < algorithms; i++)
-        exact += (catalogue[i]->traits & TRAIT_INEXACT) == 0;
+        exact += (catalogue[i]->traits & (TRAIT_INEXACT | TRAIT_NEEDS_FILE)) == 0;
     cr_assert_eq(spec_list_parse("all", &specs, &count), STATUS_OK);
     cr_assert_eq(count, exact);
     for (size_t i = 0; i < count; i++)

@@ -81,7 +81,7 @@ static int expect_hierarchies_proved(const char *nodes, int workers)
     for (size_t a = 0; a < count; a++)
         for (size_t b = 0; b < count; b++) {
             char text[256];
-            if (algorithms[a]->owner == NULL || (algorithms[b]->traits & TRAIT_INEXACT))
+            if (algorithms[a]->owner == NULL || !algorithm_in_all(algorithms[b]))
                 continue;
             (void)snprintf(text, sizeof text, "hierarchical:intra=%s,inter=%s", algorithms[a]->name,
                            algorithms[b]->name);

@@ -238,7 +238,7 @@ ParameterizedTestParameters(executor, exact)
     struct exact_case *cases = cr_malloc(algorithms * 9 * sizeof *cases);
     for (size_t a = 0; a < algorithms; a++)
         for (size_t s = 0; s < 9; s++) {
-            if (list[a]->traits & TRAIT_INEXACT)
+            if (!algorithm_in_all(list[a]))
                 continue;
             snprintf(cases[n].spec, sizeof cases[n].spec, "%s", list[a]->name);
             cases[n++].workers = sizes[s];

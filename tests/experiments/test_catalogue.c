@@ -20,9 +20,23 @@ static json_t *catalogue(void)
     return list;
 }
 
+/* Can't stand without options, so it is in no walk. */
+static bool needs_file(const json_t *entry)
+{
+    size_t index = 0;
+    const json_t *trait = NULL;
+    json_array_foreach(json_object_get(entry, "traits"), index, trait)
+    {
+        if (strcmp(json_string_value(trait), "needs-file") == 0)
+            return true;
+    }
+    return false;
+}
+
 static bool is_exact_schedule(const json_t *entry)
 {
-    return strcmp(string_of(entry, "kind"), "schedule") == 0 && json_is_true(json_object_get(entry, "exact"));
+    return strcmp(string_of(entry, "kind"), "schedule") == 0 && json_is_true(json_object_get(entry, "exact")) &&
+           !needs_file(entry);
 }
 
 /* ---- list ---- */
@@ -161,7 +175,7 @@ Test(catalogue, a_canonical_spelling_is_its_own)
     {
         struct outcome once;
         char words[200], expected[200];
-        if (strcmp(string_of(entry, "kind"), "external") == 0)
+        if (needs_file(entry))
             continue;
         (void)snprintf(words, sizeof words, "list --canonical=%s", string_of(entry, "name"));
         (void)snprintf(expected, sizeof expected, "%s\n", string_of(entry, "name"));
@@ -171,6 +185,49 @@ Test(catalogue, a_canonical_spelling_is_its_own)
         outcome_release(&once);
     }
     json_decref(list);
+}
+
+Test(catalogue, presets_are_no_algorithms_and_stand_for_canonical_specs)
+{
+    static const char *const chainermn[] = {"naive",       "flat",           "hierarchical", "two_dimensional",
+                                            "single_node", "non_cuda_aware", "pure_nccl",    "dummy"};
+    json_t *document = program_json("list --json"), *preset = NULL;
+    const json_t *presets = json_object_get(document, "presets"), *list = json_object_get(document, "algorithms");
+    size_t index = 0;
+    cr_assert_geq(json_array_size(presets), 8);
+    json_array_foreach(presets, index, preset)
+    {
+        cr_expect_str_not_empty(string_of(preset, "spec"));
+        cr_expect_str_not_empty(string_of(preset, "summary"));
+        cr_expect_null(entry_of(list, string_of(preset, "name")), "%s", string_of(preset, "name"));
+    }
+    cr_expect_not_null(entry_of(presets, "two-dimensional"));
+    json_decref(document);
+    for (size_t i = 0; i < sizeof chainermn / sizeof chainermn[0]; i++) {
+        struct outcome outcome;
+        char words[100];
+        (void)snprintf(words, sizeof words, "list --canonical=chainermn_%s", chainermn[i]);
+        program_run(words, &outcome);
+        cr_expect_eq(outcome.exit_code, 0, "%s: %s", words, outcome.err);
+        outcome_release(&outcome);
+    }
+}
+
+Test(catalogue, externals_are_refused_with_the_reason_and_not_in_all)
+{
+    static const char *const commands[] = {"verify --allreduce=nccl -n 4",
+                                           "explain --allreduce=nccl -n 4",
+                                           "sim allreduce --allreduce=nccl --platform=" PLATFORM,
+                                           "bench --allreduce=nccl -n 2 -e 8",
+                                           "train --allreduce=pure_nccl -n 2",
+                                           "sim train --allreduce=mpi --platform=" PLATFORM " --profile=" PROFILE};
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        struct outcome outcome;
+        program_run(commands[i], &outcome);
+        cr_expect_eq(outcome.exit_code, 2, "%s", commands[i]);
+        cr_expect(contains(outcome.err, "external"), "%s: %s", commands[i], outcome.err);
+        outcome_release(&outcome);
+    }
 }
 
 /* ---- verify ---- */
@@ -295,7 +352,7 @@ Test(catalogue, every_entry_can_be_explained)
     {
         struct outcome outcome;
         char words[300];
-        if (strcmp(string_of(entry, "kind"), "external") == 0)
+        if (strcmp(string_of(entry, "kind"), "external") == 0 || needs_file(entry))
             continue;
         (void)snprintf(words, sizeof words, "explain --allreduce=%s -n 4 --bytes=4K --platform=" PLATFORM,
                        string_of(entry, "name"));

@@ -1,0 +1,13 @@
+/* hash.h - a quick hash of bytes, for telling whether two workers or two runs had the same. Not for adversaries. */
+#ifndef CHORALE_BASE_HASH_H
+#define CHORALE_BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define HASH_START UINT64_C(0xcbf29ce484222325)
+
+/* FNV-1a, 64 bits: `hash` (HASH_START at first) goes on over `bytes` bytes of `data`. */
+uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes);
+
+#endif
