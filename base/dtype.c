@@ -10,10 +10,9 @@ static const struct dtype_row {
     const char *name, *long_name;
     size_t size;
 } dtypes[DTYPE_COUNT] = {
-    [DTYPE_F32] = {"f32", "float", sizeof(float)},
-    [DTYPE_F64] = {"f64", "double", sizeof(double)},
-    [DTYPE_I32] = {"i32", "int32", sizeof(int32_t)},
-    [DTYPE_I64] = {"i64", "int64", sizeof(int64_t)},
+    [DTYPE_F32] = {"f32", "float", sizeof(float)},   [DTYPE_F64] = {"f64", "double", sizeof(double)},
+    [DTYPE_I32] = {"i32", "int32", sizeof(int32_t)}, [DTYPE_I64] = {"i64", "int64", sizeof(int64_t)},
+    [DTYPE_F16] = {"f16", "half", sizeof(uint16_t)}, [DTYPE_BF16] = {"bf16", "bfloat16", sizeof(uint16_t)},
 };
 
 static const char *const reduce_ops[REDUCE_OP_COUNT] = {
@@ -36,6 +35,11 @@ const char *dtype_name(enum dtype dtype)
 const char *dtype_long_name(enum dtype dtype)
 {
     return (size_t)dtype < DTYPE_COUNT ? dtypes[dtype].long_name : "?";
+}
+
+bool dtype_is_half(enum dtype dtype)
+{
+    return dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
 const char *reduce_op_name(enum reduce_op op)

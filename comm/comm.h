@@ -62,7 +62,9 @@ struct collective_request {
     const char *name;          /* canonical spec: compared with the other workers' and used in messages; copied */
     size_t count;              /* elements */
     enum dtype dtype;
-    enum reduce_op op; /* mixing shapes take only REDUCE_SUM of f32 or f64 */
+    enum reduce_op op; /* mixing shapes take only REDUCE_SUM of f32 or f64; REDUCE_AVG of f16 and bf16 makes the inputs
+                          smaller by a power of two first (kernels.h), so that it does not overflow where the mean fits;
+                          their REDUCE_SUM may: it gives infinity */
 };
 
 /* Sent by this worker in the latest run, counted where the transport is called: payload only, and messages before

@@ -500,9 +500,17 @@ enum status executor_grant(const struct task *task)
 
 /* ---- computing ---- */
 
-static int divisor_of(const struct collective *c, const struct op *op)
+/* Rule 6: the sum of halves would overflow, so their inputs are made smaller first, by a power of two. */
+static bool scales_inputs(const struct collective *c)
 {
-    return c->op == REDUCE_AVG && (op->flags & OP_FINAL) ? c->shape->workers : 1;
+    return c->op == REDUCE_AVG && dtype_is_half(c->dtype) && c->shape->workers > 1 && c->shape->rounds > 0;
+}
+
+static double divisor_of(const struct collective *c, const struct op *op)
+{
+    if (c->op != REDUCE_AVG || !(op->flags & OP_FINAL))
+        return 1;
+    return scales_inputs(c) ? mean_divisor(c->shape->workers) : c->shape->workers;
 }
 
 static void combine(const struct collective *c, const struct action *action, const void *incoming)
@@ -717,6 +725,10 @@ static enum status start_locked(struct collective *c, const void *input, void *o
     if (team->first != NULL && team->next_epoch - team->first->epoch >= WIRE_EPOCHS)
         return fail(STATUS_USAGE, "%s: %d collectives are under way already: wait for the oldest first", c->name,
                     WIRE_EPOCHS);
+    if (scales_inputs(c)) {
+        kernel_scale(c->dtype, output, input, mean_scale(c->shape->workers), c->count);
+        input = output;
+    }
     TRY(prepare_progression(c, input == output));
     c->input = input;
     c->output = output;

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "base/half.h"
 #include "comm/kernels_internal.h"
 
 static float add_f32(float a, float b)
@@ -101,7 +102,7 @@ static int64_t max_i64(int64_t a, int64_t b)
     }
 
 #define AVERAGE(name, type, element)                                                                                   \
-    static void name(void *out, const void *a, const void *b, size_t count, int divisor)                               \
+    static void name(void *out, const void *a, const void *b, size_t count, double divisor)                            \
     {                                                                                                                  \
         type *to = out;                                                                                                \
         const type *left = a, *right = b;                                                                              \
@@ -140,6 +141,36 @@ static int64_t max_i64(int64_t a, int64_t b)
             to[i] = factor * from[i];                                                                                  \
     }
 
+/* Halves: in f32, then rounded. */
+#define HALF_COMBINE(name, half, element)                                                                              \
+    static void name(void *out, const void *a, const void *b, size_t count)                                            \
+    {                                                                                                                  \
+        uint16_t *to = out;                                                                                            \
+        const uint16_t *left = a, *right = b;                                                                          \
+        for (size_t i = 0; i < count; i++)                                                                             \
+            to[i] = half##_from_f32(element(half##_to_f32(left[i]), half##_to_f32(right[i])));                         \
+    }
+
+#define HALF_AVERAGE(name, half)                                                                                       \
+    static void name(void *out, const void *a, const void *b, size_t count, double divisor)                            \
+    {                                                                                                                  \
+        uint16_t *to = out;                                                                                            \
+        const uint16_t *left = a, *right = b;                                                                          \
+        const float by = (float)divisor;                                                                               \
+        for (size_t i = 0; i < count; i++)                                                                             \
+            to[i] = half##_from_f32((half##_to_f32(left[i]) + half##_to_f32(right[i])) / by);                          \
+    }
+
+#define HALF_SCALE(name, half)                                                                                         \
+    static void name(void *out, const void *a, double weight, size_t count)                                            \
+    {                                                                                                                  \
+        uint16_t *to = out;                                                                                            \
+        const uint16_t *from = a;                                                                                      \
+        const float factor = (float)weight;                                                                            \
+        for (size_t i = 0; i < count; i++)                                                                             \
+            to[i] = half##_from_f32(factor * half##_to_f32(from[i]));                                                  \
+    }
+
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 COMBINE(plain_sum_f32, float, add_f32)
@@ -166,16 +197,30 @@ AXPY(plain_axpy_f32, float)
 AXPY(plain_axpy_f64, double)
 SCALE(plain_scale_f32, float)
 SCALE(plain_scale_f64, double)
+HALF_COMBINE(plain_sum_f16, f16, add_f32)
+HALF_COMBINE(plain_min_f16, f16, min_f32)
+HALF_COMBINE(plain_max_f16, f16, max_f32)
+HALF_AVERAGE(plain_average_f16, f16)
+HALF_SCALE(plain_scale_f16, f16)
+HALF_COMBINE(plain_sum_bf16, bf16, add_f32)
+HALF_COMBINE(plain_min_bf16, bf16, min_f32)
+HALF_COMBINE(plain_max_bf16, bf16, max_f32)
+HALF_AVERAGE(plain_average_bf16, bf16)
+HALF_SCALE(plain_scale_bf16, bf16)
 
 const struct kernel_set kernel_set_plain = {
     .name = "C",
-    .sum = {plain_sum_f32, plain_sum_f64, plain_sum_i32, plain_sum_i64},
-    .min = {plain_min_f32, plain_min_f64, plain_min_i32, plain_min_i64},
-    .max = {plain_max_f32, plain_max_f64, plain_max_i32, plain_max_i64},
-    .average = {plain_average_f32, plain_average_f64, plain_average_i32, plain_average_i64},
+    .sum = {plain_sum_f32, plain_sum_f64, plain_sum_i32, plain_sum_i64, plain_sum_f16, plain_sum_bf16},
+    .min = {plain_min_f32, plain_min_f64, plain_min_i32, plain_min_i64, plain_min_f16, plain_min_bf16},
+    .max = {plain_max_f32, plain_max_f64, plain_max_i32, plain_max_i64, plain_max_f16, plain_max_bf16},
+    .average = {plain_average_f32, plain_average_f64, plain_average_i32, plain_average_i64, plain_average_f16,
+                plain_average_bf16},
     .divide = {plain_divide_f32, plain_divide_f64, plain_divide_i32, plain_divide_i64},
     .axpy = {plain_axpy_f32, plain_axpy_f64},
-    .scale = {plain_scale_f32, plain_scale_f64},
+    .scale = {[DTYPE_F32] = plain_scale_f32,
+              [DTYPE_F64] = plain_scale_f64,
+              [DTYPE_F16] = plain_scale_f16,
+              [DTYPE_BF16] = plain_scale_bf16},
 };
 
 static atomic_int plain_forced;
@@ -187,7 +232,7 @@ static const struct kernel_set *kernels(void)
 }
 
 void kernel_reduce(enum dtype dtype, enum reduce_op op, void *out, const void *a, const void *b, size_t count,
-                   int divisor)
+                   double divisor)
 {
     const struct kernel_set *set = kernels();
     switch (op) {
@@ -198,7 +243,7 @@ void kernel_reduce(enum dtype dtype, enum reduce_op op, void *out, const void *a
         set->max[dtype](out, a, b, count);
         return;
     case REDUCE_AVG:
-        if (divisor > 1) {
+        if (divisor != 1) {
             set->average[dtype](out, a, b, count, divisor);
             return;
         }
@@ -218,14 +263,27 @@ void kernel_axpy(enum dtype dtype, void *out, const void *a, const void *b, doub
 
 void kernel_scale(enum dtype dtype, void *out, const void *a, double weight, size_t count)
 {
-    assert(dtype < REAL_DTYPES);
+    assert(kernels()->scale[dtype] != NULL);
     kernels()->scale[dtype](out, a, weight, count);
 }
 
 void kernel_divide(enum dtype dtype, void *out, const void *a, int divisor, size_t count)
 {
-    assert(divisor > 0);
+    assert(divisor > 0 && dtype < WIDE_DTYPES);
     kernels()->divide[dtype](out, a, count, divisor);
+}
+
+double mean_scale(int workers)
+{
+    double scale = 1;
+    while (scale * workers > 1)
+        scale /= 2;
+    return scale;
+}
+
+double mean_divisor(int workers)
+{
+    return workers * mean_scale(workers);
 }
 
 const char *kernel_name(void)

@@ -4,6 +4,7 @@
  * The loops are bound by memory: unrolling gained nothing, and streaming stores would throw segments out of the cache
  * that the network reads next.
  */
+#include "base/half_avx2.h"
 #include "comm/kernels_internal.h"
 
 #if defined(__x86_64__)
@@ -76,7 +77,7 @@ INLINE __m256i max_epi64(__m256i a, __m256i b)
     }
 
 #define AVERAGE(name, type, load, store, add, quotient, spread, dtype)                                                 \
-    AVX2 static void name(void *out, const void *a, const void *b, size_t count, int divisor)                          \
+    AVX2 static void name(void *out, const void *a, const void *b, size_t count, double divisor)                       \
     {                                                                                                                  \
         type *to = out;                                                                                                \
         const type *left = a, *right = b;                                                                              \
@@ -119,6 +120,42 @@ INLINE __m256i max_epi64(__m256i a, __m256i b)
         kernel_set_plain.scale[dtype](to + i, from + i, weight, count - i);                                            \
     }
 
+/* Halves: eight of them as f32. */
+#define HALF_COMBINE(name, half, vector, rest)                                                                         \
+    HALF_AVX2 static void name(void *out, const void *a, const void *b, size_t count)                                  \
+    {                                                                                                                  \
+        uint16_t *to = out;                                                                                            \
+        const uint16_t *left = a, *right = b;                                                                          \
+        size_t i = 0;                                                                                                  \
+        for (; count - i >= 8; i += 8)                                                                                 \
+            half##_store(to + i, vector(half##_load(left + i), half##_load(right + i)));                               \
+        kernel_set_plain.rest(to + i, left + i, right + i, count - i);                                                 \
+    }
+
+#define HALF_AVERAGE(name, half, dtype)                                                                                \
+    HALF_AVX2 static void name(void *out, const void *a, const void *b, size_t count, double divisor)                  \
+    {                                                                                                                  \
+        uint16_t *to = out;                                                                                            \
+        const uint16_t *left = a, *right = b;                                                                          \
+        const __m256 by = _mm256_set1_ps((float)divisor);                                                              \
+        size_t i = 0;                                                                                                  \
+        for (; count - i >= 8; i += 8)                                                                                 \
+            half##_store(to + i, _mm256_div_ps(_mm256_add_ps(half##_load(left + i), half##_load(right + i)), by));     \
+        kernel_set_plain.average[dtype](to + i, left + i, right + i, count - i, divisor);                              \
+    }
+
+#define HALF_SCALE(name, half, dtype)                                                                                  \
+    HALF_AVX2 static void name(void *out, const void *a, double weight, size_t count)                                  \
+    {                                                                                                                  \
+        uint16_t *to = out;                                                                                            \
+        const uint16_t *from = a;                                                                                      \
+        const __m256 factor = _mm256_set1_ps((float)weight);                                                           \
+        size_t i = 0;                                                                                                  \
+        for (; count - i >= 8; i += 8)                                                                                 \
+            half##_store(to + i, _mm256_mul_ps(factor, half##_load(from + i)));                                        \
+        kernel_set_plain.scale[dtype](to + i, from + i, weight, count - i);                                            \
+    }
+
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 COMBINE(avx2_sum_f32, float, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, sum[DTYPE_F32])
@@ -143,14 +180,24 @@ AXPY(avx2_axpy_f32, float, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm
 AXPY(avx2_axpy_f64, double, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_add_pd, _mm256_mul_pd, _mm256_set1_pd, DTYPE_F64)
 SCALE(avx2_scale_f32, float, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_mul_ps, _mm256_set1_ps, DTYPE_F32)
 SCALE(avx2_scale_f64, double, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_mul_pd, _mm256_set1_pd, DTYPE_F64)
+HALF_COMBINE(avx2_sum_f16, f16, _mm256_add_ps, sum[DTYPE_F16])
+HALF_COMBINE(avx2_min_f16, f16, min_ps, min[DTYPE_F16])
+HALF_COMBINE(avx2_max_f16, f16, max_ps, max[DTYPE_F16])
+HALF_AVERAGE(avx2_average_f16, f16, DTYPE_F16)
+HALF_SCALE(avx2_scale_f16, f16, DTYPE_F16)
+HALF_COMBINE(avx2_sum_bf16, bf16, _mm256_add_ps, sum[DTYPE_BF16])
+HALF_COMBINE(avx2_min_bf16, bf16, min_ps, min[DTYPE_BF16])
+HALF_COMBINE(avx2_max_bf16, bf16, max_ps, max[DTYPE_BF16])
+HALF_AVERAGE(avx2_average_bf16, bf16, DTYPE_BF16)
+HALF_SCALE(avx2_scale_bf16, bf16, DTYPE_BF16)
 
 /* There is no vector division of integers: theirs goes through the plain loops. */
-AVX2 static void avx2_average_i32(void *out, const void *a, const void *b, size_t count, int divisor)
+AVX2 static void avx2_average_i32(void *out, const void *a, const void *b, size_t count, double divisor)
 {
     kernel_set_plain.average[DTYPE_I32](out, a, b, count, divisor);
 }
 
-AVX2 static void avx2_average_i64(void *out, const void *a, const void *b, size_t count, int divisor)
+AVX2 static void avx2_average_i64(void *out, const void *a, const void *b, size_t count, double divisor)
 {
     kernel_set_plain.average[DTYPE_I64](out, a, b, count, divisor);
 }
@@ -167,18 +214,22 @@ AVX2 static void avx2_divide_i64(void *out, const void *a, size_t count, int div
 
 static const struct kernel_set avx2_set = {
     .name = "AVX2",
-    .sum = {avx2_sum_f32, avx2_sum_f64, avx2_sum_i32, avx2_sum_i64},
-    .min = {avx2_min_f32, avx2_min_f64, avx2_min_i32, avx2_min_i64},
-    .max = {avx2_max_f32, avx2_max_f64, avx2_max_i32, avx2_max_i64},
-    .average = {avx2_average_f32, avx2_average_f64, avx2_average_i32, avx2_average_i64},
+    .sum = {avx2_sum_f32, avx2_sum_f64, avx2_sum_i32, avx2_sum_i64, avx2_sum_f16, avx2_sum_bf16},
+    .min = {avx2_min_f32, avx2_min_f64, avx2_min_i32, avx2_min_i64, avx2_min_f16, avx2_min_bf16},
+    .max = {avx2_max_f32, avx2_max_f64, avx2_max_i32, avx2_max_i64, avx2_max_f16, avx2_max_bf16},
+    .average = {avx2_average_f32, avx2_average_f64, avx2_average_i32, avx2_average_i64, avx2_average_f16,
+                avx2_average_bf16},
     .divide = {avx2_divide_f32, avx2_divide_f64, avx2_divide_i32, avx2_divide_i64},
     .axpy = {avx2_axpy_f32, avx2_axpy_f64},
-    .scale = {avx2_scale_f32, avx2_scale_f64},
+    .scale = {[DTYPE_F32] = avx2_scale_f32,
+              [DTYPE_F64] = avx2_scale_f64,
+              [DTYPE_F16] = avx2_scale_f16,
+              [DTYPE_BF16] = avx2_scale_bf16},
 };
 
 const struct kernel_set *kernels_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") ? &avx2_set : NULL;
+    return half_has_avx2() ? &avx2_set : NULL;
 }
 
 #else

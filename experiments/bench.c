@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/half.h"
 #include "base/memory.h"
 #include "sim/sim.h"
 
@@ -34,18 +35,28 @@ struct subject {
 
 /* ---- data ---- */
 
-/* Small integers that depend on worker and index: partial sums are exact in every type and order. */
-static long value(int rank, size_t i)
+/* The largest whole number up to which an element type has all of them, beyond what is needed here. */
+static long whole_most(enum dtype dtype)
 {
-    const size_t k = i % TABLE;
-    return (long)((k * 7 + (size_t)rank * 13 + k / 11) % 41) - 20;
+    return dtype == DTYPE_F16 ? 1L << 11 : dtype == DTYPE_BF16 ? 1L << 8 : 1L << 24;
 }
 
-static long expected(enum reduce_op op, int workers, size_t i)
+/* Small integers that depend on worker and index: partial sums are exact in every type and order. Where even ones are
+ * too large for that, only the first workers have something to say. */
+static long value(enum dtype dtype, int workers, int rank, size_t i)
 {
-    long result = value(0, i);
+    const size_t k = i % TABLE;
+    const long room = whole_most(dtype) / workers, most = room > 20 ? 20 : room > 0 ? room : 1;
+    if (rank >= whole_most(dtype))
+        return 0;
+    return (long)((k * 7 + (size_t)rank * 13 + k / 11) % (size_t)(2 * most + 1)) - most;
+}
+
+static long expected(enum dtype dtype, enum reduce_op op, int workers, size_t i)
+{
+    long result = value(dtype, workers, 0, i);
     for (int r = 1; r < workers; r++) {
-        const long v = value(r, i);
+        const long v = value(dtype, workers, r, i);
         if (op == REDUCE_MIN)
             result = v < result ? v : result;
         else if (op == REDUCE_MAX)
@@ -68,6 +79,12 @@ static void put(enum dtype dtype, void *data, size_t i, long v)
     case DTYPE_I32:
         ((int32_t *)data)[i] = (int32_t)v;
         break;
+    case DTYPE_F16:
+        ((uint16_t *)data)[i] = f16_from_f32((float)v);
+        break;
+    case DTYPE_BF16:
+        ((uint16_t *)data)[i] = bf16_from_f32((float)v);
+        break;
     default:
         ((int64_t *)data)[i] = v;
     }
@@ -82,6 +99,10 @@ static bool equals(enum dtype dtype, const void *data, size_t i, long total, int
         return ((const double *)data)[i] == (double)total / divisor;
     case DTYPE_I32:
         return ((const int32_t *)data)[i] == (int32_t)(total / divisor);
+    case DTYPE_F16: /* by value: a sum of zeros has the sign that its order gave it */
+        return f16_to_f32(((const uint16_t *)data)[i]) == f16_to_f32(f16_from_f32((float)total / (float)divisor));
+    case DTYPE_BF16:
+        return bf16_to_f32(((const uint16_t *)data)[i]) == bf16_to_f32(bf16_from_f32((float)total / (float)divisor));
     default:
         return ((const int64_t *)data)[i] == total / divisor;
     }
@@ -89,10 +110,10 @@ static bool equals(enum dtype dtype, const void *data, size_t i, long total, int
 
 static void fill(const struct subject *s, void *data)
 {
-    const int rank = job_rank(s->worker->job);
+    const int workers = job_size(s->worker->job), rank = job_rank(s->worker->job);
     long table[TABLE];
     for (size_t k = 0; k < TABLE; k++)
-        table[k] = value(rank, k);
+        table[k] = value(s->settings->dtype, workers, rank, k);
     for (size_t i = 0, k = 0; i < s->count; i++, k = k + 1 == TABLE ? 0 : k + 1)
         put(s->settings->dtype, data, i, table[k]);
 }
@@ -103,7 +124,7 @@ static size_t count_wrong(const struct subject *s)
     long table[TABLE];
     size_t wrong = 0;
     for (size_t k = 0; k < TABLE; k++)
-        table[k] = expected(s->op, workers, k);
+        table[k] = expected(s->settings->dtype, s->op, workers, k);
     for (size_t i = 0, k = 0; i < s->count; i++, k = k + 1 == TABLE ? 0 : k + 1)
         wrong += !equals(s->settings->dtype, s->output, i, table[k], divisor);
     return wrong;
@@ -368,9 +389,10 @@ static enum status make_shapes(struct subject *s, const struct spec *spec)
                     PERIOD_MOST);
     for (s->period = 0; s->period < period; s->period++)
         TRY(spec_shape(spec, &s->worker->layout, s->period, 0, &s->shape[s->period]));
-    if (s->shape[0]->algorithm->traits & TRAIT_MIXING &&
-        (s->settings->dtype == DTYPE_I32 || s->settings->dtype == DTYPE_I64))
-        return fail(STATUS_REFUSED, "mixing averages, which whole numbers can't: give --dtype=f32 or f64");
+    if (s->shape[0]->algorithm->traits & TRAIT_MIXING && s->settings->dtype != DTYPE_F32 &&
+        s->settings->dtype != DTYPE_F64)
+        return fail(STATUS_REFUSED,
+                    "mixing averages, which whole numbers can't, and halves only coarsely: give --dtype=f32 or f64");
     return STATUS_OK;
 }
 

@@ -54,7 +54,7 @@ static const struct option options_table[] = {
     {.key = "dtype",
      .type = OPTION_CHOICE,
      .default_text = "f32",
-     .choices = "f32|f64|i32|i64",
+     .choices = "f32|f64|i32|i64|f16|bf16",
      .help = "element type"},
     {.key = "op", .type = OPTION_CHOICE, .default_text = "sum", .choices = "sum|min|max|avg", .help = "reduction"},
     {.key = "in-place",

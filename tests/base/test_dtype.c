@@ -20,7 +20,10 @@ Test(dtype, sizes)
     cr_expect_eq(dtype_size(DTYPE_F64), 8);
     cr_expect_eq(dtype_size(DTYPE_I32), 4);
     cr_expect_eq(dtype_size(DTYPE_I64), 8);
+    cr_expect_eq(dtype_size(DTYPE_F16), 2);
+    cr_expect_eq(dtype_size(DTYPE_BF16), 2);
     cr_expect_str_eq(dtype_long_name(DTYPE_F32), "float");
+    cr_expect_str_eq(dtype_long_name(DTYPE_BF16), "bfloat16");
 }
 
 Test(dtype, unknown_names_are_refused_with_the_nearest)

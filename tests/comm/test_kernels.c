@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/half.h"
 #include "comm/kernels.h"
 
 #define LARGEST 1000
@@ -17,7 +18,19 @@ union value {
     double f64;
     int32_t i32;
     int64_t i64;
+    uint16_t half;
 };
+
+/* Halves as what they stand for. */
+static float half_value(enum dtype dtype, union value value)
+{
+    return dtype == DTYPE_F16 ? f16_to_f32(value.half) : bf16_to_f32(value.half);
+}
+
+static union value half_of(enum dtype dtype, float value)
+{
+    return (union value){.half = dtype == DTYPE_F16 ? f16_from_f32(value) : bf16_from_f32(value)};
+}
 
 struct buffer {
     _Alignas(64) unsigned char bytes[ROOM];
@@ -58,6 +71,11 @@ static union value sample(enum dtype dtype, uint64_t index)
         return (union value){.f64 = real};
     case DTYPE_I32:
         return (union value){.i32 = special ? (int32_t)edges[bits / 5 % 4] : (int32_t)(bits >> 32)};
+    case DTYPE_F16:
+    case DTYPE_BF16:
+        if (!special && !isnan(half_value(dtype, (union value){.half = (uint16_t)(bits >> 32)})))
+            return (union value){.half = (uint16_t)(bits >> 32)};
+        return half_of(dtype, (float)real);
     default:
         return (union value){.i64 = whole};
     }
@@ -74,11 +92,11 @@ static int64_t whole_oracle(enum reduce_op op, int64_t a, int64_t b, bool narrow
 }
 
 /* The binary64 kernels are checked in volatile steps: nothing is fused, nothing is kept wider. */
-static double real_oracle(enum reduce_op op, double a, double b, int divisor)
+static double real_oracle(enum reduce_op op, double a, double b, double divisor)
 {
     if (op == REDUCE_SUM || op == REDUCE_AVG) {
         volatile double sum = a + b;
-        volatile double mean = op == REDUCE_AVG && divisor > 1 ? sum / divisor : sum;
+        volatile double mean = op == REDUCE_AVG && divisor != 1 ? sum / divisor : sum;
         return mean;
     }
     if (isnan(a) || isnan(b))
@@ -87,19 +105,19 @@ static double real_oracle(enum reduce_op op, double a, double b, int divisor)
     return (op == REDUCE_MIN) == a_below ? a : b;
 }
 
-static float single_oracle(enum reduce_op op, float a, float b, int divisor)
+static float single_oracle(enum reduce_op op, float a, float b, double divisor)
 {
     if (op == REDUCE_SUM || op == REDUCE_AVG) {
         volatile float sum = a + b;
-        volatile float mean = op == REDUCE_AVG && divisor > 1 ? sum / (float)divisor : sum;
+        volatile float mean = op == REDUCE_AVG && divisor != 1 ? sum / (float)divisor : sum;
         return mean;
     }
-    return (float)real_oracle(op, (double)a, (double)b, divisor);
+    return (float)real_oracle(op, (double)a, (double)b, 1);
 }
 
-static union value oracle(enum dtype dtype, enum reduce_op op, union value a, union value b, int divisor)
+static union value oracle(enum dtype dtype, enum reduce_op op, union value a, union value b, double divisor)
 {
-    int64_t by = op == REDUCE_AVG && divisor > 1 ? divisor : 1;
+    int64_t by = op == REDUCE_AVG ? (int64_t)divisor : 1;
     switch (dtype) {
     case DTYPE_F32:
         return (union value){.f32 = single_oracle(op, a.f32, b.f32, divisor)};
@@ -107,6 +125,9 @@ static union value oracle(enum dtype dtype, enum reduce_op op, union value a, un
         return (union value){.f64 = real_oracle(op, a.f64, b.f64, divisor)};
     case DTYPE_I32:
         return (union value){.i32 = (int32_t)(whole_oracle(op, a.i32, b.i32, true) / by)};
+    case DTYPE_F16:
+    case DTYPE_BF16:
+        return half_of(dtype, single_oracle(op, half_value(dtype, a), half_value(dtype, b), divisor));
     default:
         return (union value){.i64 = whole_oracle(op, a.i64, b.i64, false) / by};
     }
@@ -118,6 +139,8 @@ static bool same(enum dtype dtype, union value a, union value b)
     if (dtype == DTYPE_F32 && isnan(a.f32) && isnan(b.f32))
         return true;
     if (dtype == DTYPE_F64 && isnan(a.f64) && isnan(b.f64))
+        return true;
+    if (dtype_is_half(dtype) && isnan(half_value(dtype, a)) && isnan(half_value(dtype, b)))
         return true;
     return memcmp(&a, &b, dtype_size(dtype)) == 0;
 }
@@ -143,7 +166,8 @@ enum alias { APART, OUT_IS_A, OUT_IS_B, ALIASES };
 
 static struct buffer left, right, result, plain_result;
 
-static void check_reduce(enum dtype dtype, enum reduce_op op, size_t count, size_t shift, enum alias alias, int divisor)
+static void check_reduce(enum dtype dtype, enum reduce_op op, size_t count, size_t shift, enum alias alias,
+                         double divisor)
 {
     size_t shift_b = (shift + 1) % SHIFTS;
     fill(&left, dtype, shift, count, 11);
@@ -156,7 +180,7 @@ static void check_reduce(enum dtype dtype, enum reduce_op op, size_t count, size
     for (size_t i = 0; i < count; i++) {
         union value a = sample(dtype, 11 + i), b = sample(dtype, 5000 + i);
         cr_assert(same(dtype, load(dtype, out, i), oracle(dtype, op, a, b, divisor)),
-                  "%s %s by %d, %zu elements, shift %zu, alias %d: element %zu is wrong", reduce_op_name(op),
+                  "%s %s by %g, %zu elements, shift %zu, alias %d: element %zu is wrong", reduce_op_name(op),
                   dtype_name(dtype), divisor, count, shift, (int)alias, i);
     }
     expect_guards(to, dtype, to_shift, count, reduce_op_name(op));
@@ -164,7 +188,8 @@ static void check_reduce(enum dtype dtype, enum reduce_op op, size_t count, size
 
 static void check_reduces(enum dtype dtype, enum reduce_op op)
 {
-    static const int divisors[] = {1, 2, 3, 7};
+    static const double whole[] = {1, 2, 3, 7}, mean[] = {1, 0.75, 0.625, 7};
+    const double *divisors = dtype == DTYPE_I32 || dtype == DTYPE_I64 ? whole : mean;
     for (size_t count = 0; count <= 71; count++)
         for (size_t shift = 0; shift < SHIFTS; shift++)
             for (int alias = 0; alias < ALIASES; alias++)
@@ -286,6 +311,10 @@ Test(kernels, integers_wrap_and_truncate)
 /* a + weight * b, weight * a and a / divisor, one element. */
 static union value weighted(enum dtype dtype, int which, union value a, union value b, double weight, int divisor)
 {
+    if (dtype_is_half(dtype)) {
+        volatile float product = (float)weight * half_value(dtype, a);
+        return half_of(dtype, product);
+    }
     if (dtype == DTYPE_F32) {
         volatile float product = (float)weight * (which == 0 ? b.f32 : a.f32);
         volatile float sum = which == 0 ? a.f32 + product : product;
@@ -323,13 +352,37 @@ Test(kernels, weigh_without_fusing)
 {
     for (int plain = 0; plain < 2; plain++) {
         kernel_force_plain(plain != 0);
-        for (int dtype = DTYPE_F32; dtype <= DTYPE_F64; dtype++)
+        for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
             for (int which = 0; which < 3; which++)
                 for (size_t count = 0; count <= 71; count++)
                     for (size_t shift = 0; shift < SHIFTS; shift++) {
                         size_t elements = count <= 70 ? count : LARGEST;
+                        bool is_real = dtype == DTYPE_F32 || dtype == DTYPE_F64;
+                        if (!is_real && !(dtype_is_half((enum dtype)dtype) && which == 1))
+                            continue; /* halves are scaled only */
                         check_weighted((enum dtype)dtype, which, elements, shift, false);
                         check_weighted((enum dtype)dtype, which, elements, shift, true);
                     }
     }
+}
+
+/* Where f16 would overflow: 8 x 16384 is beyond its largest value, the mean is not. */
+Test(kernels, the_mean_of_halves_does_not_overflow_on_the_way)
+{
+    static const int workers[] = {1, 2, 3, 5, 7, 8, 1000};
+    for (size_t k = 0; k < 7; k++)
+        for (int plain = 0; plain < 2; plain++) {
+            uint16_t sum[9], input[9];
+            const int p = workers[k];
+            kernel_force_plain(plain != 0);
+            cr_assert(mean_scale(p) * p <= 1 && mean_scale(p) * p > 0.5 && mean_divisor(p) == mean_scale(p) * p);
+            for (int i = 0; i < 9; i++)
+                sum[i] = input[i] = f16_from_f32(16384);
+            kernel_scale(DTYPE_F16, input, input, mean_scale(p), 9);
+            kernel_scale(DTYPE_F16, sum, sum, mean_scale(p), 9);
+            for (int r = 1; r < p; r++)
+                kernel_reduce(DTYPE_F16, REDUCE_AVG, sum, sum, input, 9, r == p - 1 ? mean_divisor(p) : 1);
+            for (int i = 0; i < 9; i++)
+                cr_assert_eq(f16_to_f32(sum[i]), 16384, "%d workers: %g", p, (double)f16_to_f32(sum[i]));
+        }
 }
