@@ -11,7 +11,7 @@
 
 struct value {
     unsigned char *times; /* [leaf * workers + w]: how often worker w's contribution is in this leaf */
-    unsigned char *final; /* [leaf]                                                                   */
+    unsigned char *final; /* [leaf]; leaves of the vector, then of the scratch planes                 */
 };
 struct message {
     int to;
@@ -69,6 +69,12 @@ static void value_release(struct value *value)
     free(value->final);
 }
 
+/* Where a range begins in a worker's value. */
+static size_t cell_of(const struct run *run, const struct range *range)
+{
+    return range->chunk + (range->buffer == BUFFER_SCRATCH ? run->shape->chunks : 0);
+}
+
 static void do_send(struct run *run, int rank, const struct op *op)
 {
     const size_t p = (size_t)run->shape->workers;
@@ -78,16 +84,33 @@ static void do_send(struct run *run, int rank, const struct op *op)
         cr_assert_not_null(run->messages);
     }
     struct message message = {.to = op->peer, .op = *op, .value = value_create(op->src.chunks, (int)p)};
-    memcpy(message.value.times, run->values[rank].times + op->src.chunk * p, op->src.chunks * p);
-    memcpy(message.value.final, run->values[rank].final + op->src.chunk, op->src.chunks);
+    memcpy(message.value.times, run->values[rank].times + cell_of(run, &op->src) * p, op->src.chunks * p);
+    memcpy(message.value.final, run->values[rank].final + cell_of(run, &op->src), op->src.chunks);
     message.op.peer = rank; /* as the receiver names it */
     run->messages[run->message_count++] = message;
+}
+
+/* dst = incoming, or dst + incoming, as `op` has it. */
+static void put(struct run *run, int rank, const struct op *op, const unsigned char *times, const unsigned char *final)
+{
+    const size_t p = (size_t)run->shape->workers;
+    const bool adds = op->kind == OP_RECV_REDUCE || op->kind == OP_REDUCE;
+    struct value *mine = &run->values[rank];
+    for (uint32_t c = 0; c < op->dst.chunks; c++) {
+        const size_t leaf = cell_of(run, &op->dst) + c;
+        for (size_t w = 0; w < p; w++)
+            mine->times[leaf * p + w] = (unsigned char)((adds ? mine->times[leaf * p + w] : 0) + times[c * p + w]);
+        cr_assert(!adds || (!mine->final[leaf] && !final[c]), "worker %d adds to a finalised leaf %zu in round %u",
+                  rank, leaf, op->round);
+        mine->final[leaf] = adds ? (op->flags & OP_FINAL) != 0 : final[c];
+        for (size_t w = 0; w < p && (op->flags & OP_FINAL) != 0; w++)
+            cr_assert_eq(mine->times[leaf * p + w], 1, "worker %d finalises leaf %zu too early", rank, leaf);
+    }
 }
 
 /* Whether a message was there. */
 static bool do_receive(struct run *run, int rank, const struct op *op)
 {
-    const size_t p = (size_t)run->shape->workers;
     struct message *found = NULL;
     for (size_t i = 0; i < run->message_count && found == NULL; i++)
         if (!run->messages[i].taken && run->messages[i].to == rank && run->messages[i].op.peer == op->peer &&
@@ -98,34 +121,40 @@ static bool do_receive(struct run *run, int rank, const struct op *op)
     found->taken = true;
     cr_assert_eq(found->op.round, op->round);
     cr_assert_eq(found->op.src.chunks, op->dst.chunks);
-    struct value *mine = &run->values[rank];
-    for (uint32_t c = 0; c < op->dst.chunks; c++) {
-        const size_t leaf = op->dst.chunk + c;
-        for (size_t w = 0; w < p; w++)
-            mine->times[leaf * p + w] =
-                (unsigned char)((op->kind == OP_RECV ? 0 : mine->times[leaf * p + w]) + found->value.times[c * p + w]);
-        const bool was_final = mine->final[leaf] != 0 || found->value.final[c] != 0;
-        if (op->kind == OP_RECV_REDUCE)
-            cr_assert_not(was_final, "worker %d adds to a finalised leaf %zu in round %u", rank, leaf, op->round);
-        mine->final[leaf] = op->kind == OP_RECV ? found->value.final[c] : (op->flags & OP_FINAL) != 0;
-        for (size_t w = 0; w < p && (op->flags & OP_FINAL) != 0; w++)
-            cr_assert_eq(mine->times[leaf * p + w], 1, "worker %d finalises leaf %zu too early", rank, leaf);
-    }
+    put(run, rank, op, found->value.times, found->value.final);
     value_release(&found->value);
     return true;
+}
+
+static void expect_inside(const struct shape *shape, const struct range *range)
+{
+    const uint32_t planes = range->buffer == BUFFER_SCRATCH ? shape->scratch : 1;
+    cr_assert(range->chunks > 0 && range->chunk / shape->chunks < planes);
+    cr_assert(range->chunk % shape->chunks + range->chunks <= shape->chunks);
 }
 
 static bool do_op(struct run *run, int rank, const struct op *op)
 {
     const struct shape *shape = run->shape;
-    const struct range *range = op->kind == OP_SEND ? &op->src : &op->dst;
-    cr_assert(op->kind == OP_SEND || op->kind == OP_RECV || op->kind == OP_RECV_REDUCE);
-    cr_assert(op->peer >= 0 && op->peer < shape->workers && op->peer != rank);
-    cr_assert(range->chunks > 0 && range->chunk + range->chunks <= shape->chunks);
-    cr_assert(op->kind == OP_RECV_REDUCE || (op->flags & OP_FINAL) == 0, "FINAL where nothing is reduced");
+    const size_t p = (size_t)shape->workers;
+    const bool local = op->kind == OP_REDUCE || op->kind == OP_COPY;
+    cr_assert(local || op->kind == OP_SEND || op->kind == OP_RECV || op->kind == OP_RECV_REDUCE);
+    cr_assert(local || (op->peer >= 0 && op->peer < shape->workers && op->peer != rank));
+    cr_assert(op->kind == OP_RECV_REDUCE || op->kind == OP_REDUCE || (op->flags & OP_FINAL) == 0,
+              "FINAL where nothing is reduced");
+    if (local || op->kind == OP_SEND)
+        expect_inside(shape, &op->src);
     if (op->kind != OP_SEND)
+        expect_inside(shape, &op->dst);
+    if (op->kind == OP_RECV || op->kind == OP_RECV_REDUCE)
         return do_receive(run, rank, op);
-    do_send(run, rank, op);
+    if (op->kind == OP_SEND) {
+        do_send(run, rank, op);
+        return true;
+    }
+    const size_t from = cell_of(run, &op->src);
+    cr_assert_eq(op->src.chunks, op->dst.chunks);
+    put(run, rank, op, run->values[rank].times + from * p, run->values[rank].final + from);
     return true;
 }
 
@@ -169,7 +198,7 @@ static void check_shape(const struct shape *shape)
     if (run.programs == NULL || run.values == NULL)
         abort();
     for (size_t r = 0; r < p; r++) {
-        run.values[r] = value_create(shape->chunks, shape->workers);
+        run.values[r] = value_create(shape->chunks * (1 + shape->scratch), shape->workers);
         for (size_t leaf = 0; leaf < shape->chunks; leaf++)
             run.values[r].times[leaf * p + r] = 1;
     }

@@ -65,6 +65,19 @@ Test(engine, binomial_takes_its_closed_form_for_powers_of_two)
     expect_closed_forms("binomial", true, true);
 }
 
+/* For any number of workers, and although a run of chunks that goes around the end arrives in two parts. */
+Test(engine, circulant_takes_its_closed_form)
+{
+    expect_closed_forms("circulant", false, false);
+}
+
+/* Their forms have each sender's messages leave in its order, so that no port gets two at once. */
+Test(engine, direct_schedules_take_their_closed_forms)
+{
+    expect_closed_forms("one-shot", true, false);
+    expect_closed_forms("all-pairs", true, false);
+}
+
 /* Its form adds one vector while the next arrives. */
 Test(engine, naive_takes_its_closed_form)
 {
