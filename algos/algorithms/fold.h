@@ -10,6 +10,9 @@
 #ifndef CHORALE_ALGOS_ALGORITHMS_FOLD_H
 #define CHORALE_ALGOS_ALGORITHMS_FOLD_H
 
+#include "algos/schedule.h"
+
+/* What follows fold_of() serves a core of any size, from half the workers on: extra = p - core. */
 struct fold {
     int levels, core, extra;
 };
@@ -37,6 +40,17 @@ static inline int fold_core_of(const struct fold *fold, int rank)
 static inline int fold_rank_of(const struct fold *fold, int core)
 {
     return core < fold->extra ? 2 * core + 1 : core + fold->extra;
+}
+
+/* The round before the core's work (`folding`: who sits out hands over all chunks) or the one after it (and gets the
+ * result). */
+static inline enum status fold_emit(const struct fold *fold, int rank, bool folding, uint32_t chunks, struct sink *sink)
+{
+    if (rank >= 2 * fold->extra)
+        return STATUS_OK;
+    if (fold_core_of(fold, rank) < 0)
+        return folding ? emit_send(sink, rank + 1, 0, chunks) : emit_recv(sink, rank + 1, 0, chunks);
+    return folding ? emit_recv_reduce(sink, rank - 1, 0, chunks, false) : emit_send(sink, rank - 1, 0, chunks);
 }
 
 #endif

@@ -25,14 +25,8 @@ static enum status doubling_emit(const struct shape *shape, int rank, uint32_t r
     const struct fold fold = fold_of(shape->workers);
     const int core = fold_core_of(&fold, rank), level = (int)round - (fold.extra > 0);
 
-    if (level < 0 || level >= fold.levels) { /* fold, unfold */
-        const bool folding = level < 0;
-        if (rank >= 2 * fold.extra)
-            return STATUS_OK;
-        if (core < 0)
-            return folding ? emit_send(sink, rank + 1, 0, 1) : emit_recv(sink, rank + 1, 0, 1);
-        return folding ? emit_recv_reduce(sink, rank - 1, 0, 1, false) : emit_send(sink, rank - 1, 0, 1);
-    }
+    if (level < 0 || level >= fold.levels) /* fold, unfold */
+        return fold_emit(&fold, rank, level < 0, shape->chunks, sink);
     if (core < 0)
         return STATUS_OK;
     const int peer = fold_rank_of(&fold, core ^ (1 << level)); /* exchange */

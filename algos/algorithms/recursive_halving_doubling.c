@@ -32,16 +32,9 @@ static enum status rhd_emit(const struct shape *shape, int rank, uint32_t round,
 {
     const struct fold fold = fold_of(shape->workers);
     const int core = fold_core_of(&fold, rank), t = (int)round - (fold.extra > 0);
-    const uint32_t all = shape->chunks;
 
-    if (t < 0 || t >= 2 * fold.levels) { /* fold, unfold: the whole vector */
-        const bool folding = t < 0;
-        if (rank >= 2 * fold.extra)
-            return STATUS_OK;
-        if (core < 0)
-            return folding ? emit_send(sink, rank + 1, 0, all) : emit_recv(sink, rank + 1, 0, all);
-        return folding ? emit_recv_reduce(sink, rank - 1, 0, all, false) : emit_send(sink, rank - 1, 0, all);
-    }
+    if (t < 0 || t >= 2 * fold.levels) /* fold, unfold: the whole vector */
+        return fold_emit(&fold, rank, t < 0, shape->chunks, sink);
     if (core < 0)
         return STATUS_OK;
 
