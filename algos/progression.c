@@ -177,6 +177,21 @@ static bool half_overlap(const struct range *a, const struct range *b)
            b->chunk < a->chunk + a->chunks;
 }
 
+/* Whether `op` is what `before`, which says MORE, promises. */
+static bool continues(const struct op *before, const struct op *op)
+{
+    return before->kind == op->kind && before->peer == op->peer && before->lane == op->lane &&
+           before->round == op->round;
+}
+
+/* The op before may have promised more of its message; op NULL: the round is over. */
+static enum status check_joined(const struct progression *p, const struct op *op)
+{
+    if (!(p->previous.flags & OP_MORE) || (op != NULL && continues(&p->previous, op)))
+        return STATUS_OK;
+    return malformed(p, &p->previous, "bad-op", "MORE, but the message goes on nowhere");
+}
+
 static enum status check_op(const struct progression *p, const struct op *op)
 {
     const struct shape *shape = p->shape;
@@ -202,7 +217,9 @@ static enum status check_op(const struct progression *p, const struct op *op)
         return malformed(p, op, "bad-op", "FENCE over unknown lanes");
     if ((op->flags & OP_FINAL) && op->kind != OP_RECV_REDUCE && op->kind != OP_REDUCE)
         return malformed(p, op, "bad-op", "FINAL on an op that reduces nothing");
-    return STATUS_OK;
+    if ((op->flags & OP_MORE) && !is_message(op->kind))
+        return malformed(p, op, "bad-op", "MORE on an op that is no message");
+    return check_joined(p, op);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ channels
@@ -413,13 +430,10 @@ static enum status join_channel(struct progression *p, struct live *live)
     return STATUS_OK;
 }
 
-/* MORE on the op before, to the same peer: one message. It has begun once one of its ops has elements. */
+/* MORE on the op before: one message. It has begun once one of its ops has elements. */
 static bool continues_message(struct progression *p, const struct op *op, size_t elements)
 {
-    const struct op *before = &p->previous;
-    const bool same = (before->flags & OP_MORE) && before->kind == op->kind && before->peer == op->peer &&
-                      before->lane == op->lane && before->round == op->round;
-    const bool joined = same && p->previous_counts;
+    const bool joined = (p->previous.flags & OP_MORE) && p->previous_counts;
     p->previous = *op;
     p->previous_counts = joined || elements > 0;
     return joined;
@@ -527,6 +541,7 @@ static enum status take_round(struct progression *p)
     if (p->round < p->shape->rounds) {
         struct intake intake = {.sink = {.op = intake_op, .round = p->round}, .progression = p};
         TRY(p->shape->algorithm->emit(p->shape, p->rank, p->round, &intake.sink));
+        TRY(check_joined(p, NULL));
         p->round++;
     } else {
         TRY(take_tail(p));

@@ -29,9 +29,11 @@
 
 enum completion_order { OLDEST_FIRST, NEWEST_FIRST, RANDOM_ORDER };
 enum part { WHOLE, REDUCING_HALF, SPREADING_HALF };
+enum when { ON_SMALL_TEAMS = 1, WITHOUT_HALVES = 2, ALWAYS = 4 };
 
 struct trial {
     enum part part;
+    unsigned when; /* enum when */
     bool aliased;
     uint32_t segment; /* leaves; NONE: whole ranges */
     uint32_t lookahead;
@@ -39,13 +41,14 @@ struct trial {
     uint64_t seed;
 };
 
-/* The first takes in everything at once where there can be races: only then are all of them seen (lookahead_of). */
+/* Up to SMALL workers all of them, above that what verify.h says. The first that is run takes in everything at once where
+ * there can be races: only then are all of them seen (lookahead_of). */
 static const struct trial trials[] = {
-    {.aliased = true, .segment = 1, .lookahead = UINT32_MAX, .order = OLDEST_FIRST},
-    {.aliased = false, .segment = 1, .lookahead = 8, .order = NEWEST_FIRST},
-    {.aliased = false, .segment = 2, .lookahead = 24, .order = RANDOM_ORDER, .seed = 1},
-    {.aliased = true, .segment = 1, .lookahead = 1, .order = RANDOM_ORDER, .seed = 2},
-    {.aliased = false, .segment = NONE, .lookahead = 12, .order = RANDOM_ORDER, .seed = 3},
+    {.when = WITHOUT_HALVES, .aliased = true, .segment = 1, .lookahead = SMALL, .order = OLDEST_FIRST},
+    {.when = ALWAYS, .segment = NONE, .lookahead = 12, .order = RANDOM_ORDER, .seed = 3},
+    {.when = ON_SMALL_TEAMS, .segment = 1, .lookahead = 8, .order = NEWEST_FIRST},
+    {.when = ON_SMALL_TEAMS, .segment = 2, .lookahead = 24, .order = RANDOM_ORDER, .seed = 1},
+    {.when = ON_SMALL_TEAMS, .aliased = true, .segment = 1, .lookahead = 1, .order = RANDOM_ORDER, .seed = 2},
 };
 
 static const struct trial halves[] = {
@@ -60,6 +63,7 @@ struct value {
     uint64_t hash;  /* of the expression tree, alike for a+b and b+a */
     uint32_t round; /* of the latest write                           */
     uint32_t leaf;  /* of the vector that it is a part of            */
+    uint32_t count; /* of contributions                              */
     bool known;     /* false: never written, or about to be received */
     bool final;
 };
@@ -93,7 +97,6 @@ struct queue {
 
 /* Messages from src to dst on a lane. */
 struct channel {
-    bool used;
     int src, dst;
     uint16_t lane;
     struct queue emitted[2]; /* messages: [0] SENDs, [1] RECVs                             */
@@ -123,8 +126,10 @@ struct world {
     size_t cells; /* of a worker: vector, input, scratch planes               */
     struct store store;
     struct progression **progression;
-    struct channel *channel; /* open addressing; channels is a power of two */
-    size_t channels, channels_used;
+    struct channel *channel; /* an array; found through the table */
+    size_t channels, channel_capacity;
+    uint32_t *table; /* open addressing, a power of two: place -> channel */
+    size_t table_size;
     struct message *message;
     size_t messages, message_capacity;
     struct started *started;
@@ -136,6 +141,8 @@ struct world {
     bool *is_awake;
     int awake_count;
     uint64_t picks;
+    bool sent_partial; /* a sum that is no result yet has travelled */
+    bool malformed;    /* an op is; nothing else is worth looking for */
     bool found_race;
     struct op race[2];
     int race_worker;
@@ -161,6 +168,7 @@ static const char *const fault_names[] = {
     [FAULT_WAIT] = "wait-in-future",
     [FAULT_OWNER] = "owner",
     [FAULT_WEIGHTS] = "weights",
+    [FAULT_TRAIT] = "trait",
 };
 
 const char *fault_name(enum fault fault)
@@ -191,6 +199,7 @@ static enum status report_malformed(struct world *w, enum status status)
         if (strlen(fault_names[f]) == (size_t)(colon - message) &&
             strncmp(fault_names[f], message, (size_t)(colon - message)) == 0) {
             report(w, (enum fault)f, "%s", colon + 2);
+            w->malformed = true;
             return STATUS_OK;
         }
     return status;
@@ -276,6 +285,8 @@ static void copy(const struct world *w, struct ref to, struct ref from, const st
 /* The first worker whose contribution is missing, -1 when complete. */
 static int first_missing(const struct world *w, struct ref ref)
 {
+    if (ref.value->count == (uint32_t)w->shape->workers) /* none is there twice: that is a fault at once */
+        return -1;
     for (int i = 0; i < w->shape->workers; i++)
         if (!((ref.members[i / 64].bits >> (i % 64)) & 1))
             return i;
@@ -285,9 +296,12 @@ static int first_missing(const struct world *w, struct ref ref)
 /* The first worker that is in both, -1 when there is none. */
 static int first_common(const struct world *w, struct ref a, struct ref b)
 {
-    for (int i = 0; i < w->shape->workers; i++)
-        if (((a.members[i / 64].bits & b.members[i / 64].bits) >> (i % 64)) & 1)
-            return i;
+    for (size_t i = 0; i < w->words; i++) {
+        const uint64_t common = a.members[i].bits & b.members[i].bits;
+        for (int bit = 0; common != 0 && bit < 64; bit++)
+            if ((common >> bit) & 1)
+                return (int)i * 64 + bit;
+    }
     return -1;
 }
 
@@ -334,6 +348,7 @@ static void combine(struct world *w, int worker, size_t leaf, struct ref to, str
     const struct value made = {.hash = mix_pair(a.value->hash, b.value->hash),
                                .round = op->round,
                                .leaf = a.value->leaf,
+                               .count = a.value->count + b.value->count,
                                .known = a.value->known && b.value->known,
                                .final = op->flags & OP_FINAL};
     if (made.known && a.value->leaf != b.value->leaf)
@@ -350,7 +365,7 @@ static void combine(struct world *w, int worker, size_t leaf, struct ref to, str
 static void contribute(const struct world *w, struct ref ref, int worker, uint32_t leaf)
 {
     spoil(w, ref);
-    *ref.value = (struct value){.hash = mix((uint64_t)worker + 1), .leaf = leaf, .known = true};
+    *ref.value = (struct value){.hash = mix((uint64_t)worker + 1), .leaf = leaf, .count = 1, .known = true};
     if (w->mixing)
         ref.members[worker].weight = 1;
     else
@@ -360,7 +375,8 @@ static void contribute(const struct world *w, struct ref ref, int worker, uint32
 /* A complete chunk, as its owner has it before the spreading half. */
 static void make_complete(const struct world *w, struct ref ref, uint32_t leaf)
 {
-    *ref.value = (struct value){.hash = 1, .leaf = leaf, .known = true, .final = true};
+    *ref.value =
+        (struct value){.hash = 1, .leaf = leaf, .count = (uint32_t)w->shape->workers, .known = true, .final = true};
     for (int i = 0; i < w->shape->workers; i++)
         ref.members[i / 64].bits |= (uint64_t)1 << (i % 64);
 }
@@ -384,71 +400,74 @@ static void set_up_values(struct world *w)
 /* ----------------------------------------------------------------------------------------------------------- channels
  */
 
-static size_t channel_place(const struct channel *table, size_t size, int src, int dst, uint16_t lane)
+static size_t channel_place(const struct world *w, int src, int dst, uint16_t lane)
 {
-    size_t i = (size_t)mix(((uint64_t)lane << 48) ^ ((uint64_t)(uint32_t)src << 24) ^ (uint32_t)dst) & (size - 1);
-    while (table[i].used && (table[i].src != src || table[i].dst != dst || table[i].lane != lane))
-        i = (i + 1) & (size - 1);
+    const size_t mask = w->table_size - 1;
+    size_t i = (size_t)mix(((uint64_t)lane << 48) ^ ((uint64_t)(uint32_t)src << 24) ^ (uint32_t)dst) & mask;
+    while (w->table[i] != NONE) {
+        const struct channel *c = &w->channel[w->table[i]];
+        if (c->src == src && c->dst == dst && c->lane == lane)
+            break;
+        i = (i + 1) & mask;
+    }
     return i;
 }
 
-/* Messages in flight keep the index of their channel, so all channels are made before the first starts. */
-static enum status channels_grow(struct world *w)
+static enum status table_create(struct world *w, size_t size)
 {
-    const size_t size = w->channels == 0 ? 64 : w->channels * 2;
     void *memory = NULL;
-    TRY(memory_zeroed(&memory, size, sizeof(struct channel)));
-    struct channel *table = memory;
-    for (size_t i = 0; i < w->channels; i++) {
-        const struct channel *c = &w->channel[i];
-        if (c->used)
-            table[channel_place(table, size, c->src, c->dst, c->lane)] = *c;
-    }
-    free(w->channel);
-    w->channel = table;
-    w->channels = size;
+    TRY(memory_zeroed(&memory, size, sizeof(uint32_t)));
+    free(w->table);
+    w->table = memory;
+    w->table_size = size;
+    memset(memory, 0xff, size * sizeof(uint32_t)); /* NONE */
+    for (size_t i = 0; i < w->channels; i++)
+        w->table[channel_place(w, w->channel[i].src, w->channel[i].dst, w->channel[i].lane)] = (uint32_t)i;
     return STATUS_OK;
 }
 
 static const struct queue empty_queue = {.first = NONE, .last = NONE};
 
-static enum status channel_make(struct world *w, int src, int dst, uint16_t lane, struct channel **channel)
+static enum status channel_find(struct world *w, int src, int dst, uint16_t lane, uint32_t *index)
 {
-    if ((w->channels_used + 1) * 2 > w->channels)
-        TRY(channels_grow(w));
-    struct channel *c = &w->channel[channel_place(w->channel, w->channels, src, dst, lane)];
-    if (!c->used) {
-        *c = (struct channel){.used = true, .src = src, .dst = dst, .lane = lane, .sends = empty_queue, .post = NONE};
-        c->emitted[0] = c->emitted[1] = empty_queue;
-        w->channels_used++;
+    size_t place = channel_place(w, src, dst, lane);
+    if (w->table[place] == NONE) {
+        if ((w->channels + 1) * 2 > w->table_size) {
+            TRY(table_create(w, w->table_size * 2));
+            place = channel_place(w, src, dst, lane);
+        }
+        void *memory = w->channel;
+        TRY(memory_grow(&memory, &w->channel_capacity, w->channels + 1, sizeof(struct channel)));
+        w->channel = memory;
+        w->channel[w->channels] =
+            (struct channel){.src = src, .dst = dst, .lane = lane, .sends = empty_queue, .post = NONE};
+        w->channel[w->channels].emitted[0] = w->channel[w->channels].emitted[1] = empty_queue;
+        w->table[place] = (uint32_t)w->channels++;
     }
-    *channel = c;
+    *index = w->table[place];
     return STATUS_OK;
 }
 
-/* ----------------------------------------------------------------------------------------- matching, as emitted (rule
- * 1) */
+/* ---- matching, as emitted (rule 1): names what is wrong, after a trial has gone wrong ---- */
 
 struct collector {
     struct sink sink; /* first */
     struct world *world;
     int rank;
-    bool joined; /* the op before said MORE */
-    struct op before;
 };
 
 static enum status collect_message(struct world *w, int rank, const struct op *op)
 {
     const bool receives = op->kind != OP_SEND;
-    struct channel *channel = NULL;
-    TRY(channel_make(w, receives ? op->peer : rank, receives ? rank : op->peer, op->lane, &channel));
+    uint32_t c = NONE;
+    TRY(channel_find(w, receives ? op->peer : rank, receives ? rank : op->peer, op->lane, &c));
     void *memory = w->message;
     TRY(memory_grow(&memory, &w->message_capacity, w->messages + 1, sizeof(struct message)));
     w->message = memory;
     const uint32_t m = (uint32_t)w->messages++;
     w->message[m] =
         (struct message){.round = op->round, .chunks = receives ? op->dst.chunks : op->src.chunks, .next = NONE};
-    struct queue *queue = &channel->emitted[receives];
+    struct queue *queue = &w->channel[c].emitted[receives];
     if (queue->count++ == 0)
         queue->first = m;
     else
@@ -457,27 +476,14 @@ static enum status collect_message(struct world *w, int rank, const struct op *o
     return STATUS_OK;
 }
 
-static void check_joined(struct collector *collector, const struct op *op)
-{
-    const struct op *before = &collector->before;
-    if (collector->joined && (op == NULL || op->kind != before->kind || op->peer != before->peer ||
-                              op->lane != before->lane || op->round != before->round))
-        report(collector->world, FAULT_BAD_OP, "worker %d round %u lane %u: MORE, but the message goes on nowhere",
-               collector->rank, (unsigned)before->round, (unsigned)before->lane);
-}
-
 static enum status collect(struct sink *sink, const struct op *op)
 {
     struct collector *collector = (struct collector *)sink;
-    check_joined(collector, op);
-    collector->joined = op->flags & OP_MORE;
-    collector->before = *op;
     if (op->kind == OP_SEND || op->kind == OP_RECV || op->kind == OP_RECV_REDUCE)
         return collect_message(collector->world, collector->rank, op);
     return STATUS_OK;
 }
 
-/* All ops are known to be well-formed by now. */
 static enum status collect_messages(struct world *w)
 {
     for (int r = 0; r < w->shape->workers; r++) {
@@ -487,7 +493,6 @@ static enum status collect_messages(struct world *w)
             collector.sink.lane = 0;
             TRY(w->shape->algorithm->emit(w->shape, r, round, &collector.sink));
         }
-        check_joined(&collector, NULL);
     }
     return STATUS_OK;
 }
@@ -525,11 +530,21 @@ static enum status match_messages(struct world *w)
 {
     TRY(collect_messages(w));
     for (size_t i = 0; i < w->channels; i++) /* a missing partner shifts what follows: look for that first */
-        if (w->channel[i].used && w->channel[i].emitted[0].count != w->channel[i].emitted[1].count)
+        if (w->channel[i].emitted[0].count != w->channel[i].emitted[1].count)
             match_channel(w, &w->channel[i]);
     for (size_t i = 0; i < w->channels; i++)
-        if (w->channel[i].used)
-            match_channel(w, &w->channel[i]);
+        match_channel(w, &w->channel[i]);
+    return STATUS_OK;
+}
+
+/* Something is wrong: if messages do not match, that is the cause. */
+static enum status name_mismatch(struct world *w)
+{
+    const struct verify_result found = *w->result;
+    *w->result = (struct verify_result){.fault = FAULT_NONE};
+    TRY(match_messages(w));
+    if (w->result->fault == FAULT_NONE)
+        *w->result = found;
     return STATUS_OK;
 }
 
@@ -565,15 +580,28 @@ static enum status make_ready(struct world *w, uint32_t index)
     return STATUS_OK;
 }
 
+static void mismatch(struct world *w, const struct channel *channel, const struct action *sent,
+                     const struct action *posted)
+{
+    report(w, sent->op.round != posted->op.round ? FAULT_ROUND : FAULT_SIZE,
+           "worker %d sends %u chunks to %d in round %u, which takes %u in round %u (lane %u)", channel->src,
+           (unsigned)sent->op.src.chunks, channel->dst, (unsigned)sent->op.round, (unsigned)posted->op.dst.chunks,
+           (unsigned)posted->op.round, (unsigned)channel->lane);
+}
+
 /* The post of a channel and its oldest send have met. */
 static enum status meet(struct world *w, struct channel *channel)
 {
     const uint32_t send = channel->sends.first, post = channel->post;
     if (send == NONE || post == NONE)
         return STATUS_OK;
-    if (w->started[send].action.sequence != w->started[post].action.sequence ||
-        w->started[send].action.src.count != w->started[post].action.dst.count)
-        return fail(STATUS_INTERNAL, "progression: segments of one number differ on the two sides");
+    const struct action *sent = &w->started[send].action, *posted = &w->started[post].action;
+    if (sent->sequence != posted->sequence)
+        return fail(STATUS_INTERNAL, "progression: segments of a channel meet out of order");
+    if (sent->op.round != posted->op.round || sent->op.src.chunks != posted->op.dst.chunks) {
+        mismatch(w, channel, sent, posted);
+        return STATUS_OK;
+    }
     channel->sends.first = w->started[send].next;
     channel->post = NONE;
     w->started[post].partner = send;
@@ -619,8 +647,7 @@ static enum status start(struct world *w, int worker, const struct action *actio
         return make_ready(w, index);
     const int peer = action->op.peer;
     const bool sends = action->kind == ACTION_SEND;
-    started->channel =
-        (uint32_t)channel_place(w->channel, w->channels, sends ? worker : peer, sends ? peer : worker, action->op.lane);
+    TRY(channel_find(w, sends ? worker : peer, sends ? peer : worker, action->op.lane, &started->channel));
     struct channel *channel = &w->channel[started->channel];
     if (sends)
         return start_send(w, channel, index);
@@ -663,7 +690,9 @@ static enum status complete_message(struct world *w, uint32_t index)
     for (size_t i = 0; i < post->action.dst.count; i++) {
         check_known(w, send->worker, &send->action.src, i, &send->action.op);
         const struct ref to = reduces ? ref_of(w, &channel->arrived, i) : ref_in(w, post->worker, &post->action.dst, i);
-        copy(w, to, ref_in(w, send->worker, &send->action.src, i), &post->action.op);
+        const struct ref from = ref_in(w, send->worker, &send->action.src, i);
+        w->sent_partial |= from.value->count > 1 && !from.value->final;
+        copy(w, to, from, &post->action.op);
     }
     if (!reduces)
         channel->receiving = false;
@@ -866,7 +895,9 @@ static void judge_trees(struct world *w, uint64_t *trees, bool first)
 {
     const struct span vector = {.place = PLACE_VECTOR, .count = w->shape->chunks};
     struct verify_result *result = w->result;
-    result->equal_bits = result->count_independent = true;
+    result->equal_bits = result->same_order = true;
+    if (first)
+        result->whole_inputs = !w->sent_partial;
     for (int r = 0; r < w->shape->workers; r++)
         for (uint32_t c = 0; c < w->shape->chunks; c++) {
             uint64_t *kept = &trees[(size_t)r * w->shape->chunks + c];
@@ -877,7 +908,7 @@ static void judge_trees(struct world *w, uint64_t *trees, bool first)
                 report(w, FAULT_RACE, "worker %d chunk %u: the order of its additions depends on timing", r,
                        (unsigned)c);
             result->equal_bits &= tree == trees[c];
-            result->count_independent &= tree == trees[0];
+            result->same_order &= tree == trees[0];
         }
 }
 
@@ -903,11 +934,10 @@ static void report_race(struct world *w)
                (int)w->race[1].peer);
 }
 
-/* A schedule on one lane has no races; taking in all of it costs the square of its length. */
+/* Only a progression that takes in all at once sees all races. */
 static uint32_t lookahead_of(const struct world *w)
 {
-    const bool all = w->trial->lookahead == UINT32_MAX;
-    return all && w->shape->lanes == 1 && w->shape->workers > SMALL ? SMALL : w->trial->lookahead;
+    return w->trial == trials && w->shape->lanes > 1 ? UINT32_MAX : w->trial->lookahead;
 }
 
 /* Every worker takes in its first rounds (all of them without lookahead) and starts one action, which is kept. */
@@ -959,7 +989,7 @@ static enum status world_create(struct world *w)
     w->awake = memory;
     TRY(memory_zeroed(&memory, p, sizeof(bool)));
     w->is_awake = memory;
-    return channels_grow(w);
+    return table_create(w, 64);
 }
 
 static void world_release(struct world *w)
@@ -971,6 +1001,7 @@ static void world_release(struct world *w)
     store_release(&w->store);
     free(w->progression);
     free(w->channel);
+    free(w->table);
     free(w->message);
     free(w->started);
     free(w->ready);
@@ -980,7 +1011,7 @@ static void world_release(struct world *w)
 
 /* One trial of `shape`, which is `whole` or a half of it. */
 static enum status run_trial(const struct shape *shape, const struct shape *whole, const struct trial *trial,
-                             uint64_t *trees, struct verify_result *result)
+                             uint64_t *trees, bool first_trial, struct verify_result *result)
 {
     enum status status = STATUS_OK;
     struct world w = {.shape = shape, .whole = whole, .trial = trial, .result = result};
@@ -990,8 +1021,6 @@ static enum status run_trial(const struct shape *shape, const struct shape *whol
     TRY_TO(done, world_create(&w));
     set_up_values(&w);
     TRY_TO(done, prime(&w, first, has_first));
-    if (result->fault == FAULT_NONE)
-        TRY_TO(done, match_messages(&w));
     report_race(&w);
     if (result->fault == FAULT_NONE) {
         TRY_TO(done, begin(&w, first, has_first));
@@ -1000,7 +1029,9 @@ static enum status run_trial(const struct shape *shape, const struct shape *whol
     if (result->fault == FAULT_NONE)
         judge(&w);
     if (result->fault == FAULT_NONE && trial->part == WHOLE)
-        judge_trees(&w, trees, trial == trials);
+        judge_trees(&w, trees, first_trial);
+    if (result->fault != FAULT_NONE && !w.malformed)
+        TRY_TO(done, name_mismatch(&w));
 done:
     free(first);
     free(has_first);
@@ -1056,7 +1087,7 @@ static enum status verify_half(const struct shape *shape, const struct trial *tr
                                .lanes = shape->lanes,
                                .traits = shape->traits,
                                .state = &excerpt};
-    return run_trial(&half, shape, trial, NULL, result);
+    return run_trial(&half, shape, trial, NULL, false, result);
 }
 
 static bool owners_in_range(const struct shape *shape, struct verify_result *result)
@@ -1072,21 +1103,51 @@ static bool owners_in_range(const struct shape *shape, struct verify_result *res
     return true;
 }
 
+/* What the shape promises of its additions must be so. */
+static void judge_traits(const struct shape *shape, struct verify_result *result)
+{
+    const struct {
+        unsigned trait;
+        bool has;
+        const char *lack;
+    } traits[] = {
+        {TRAIT_EQUAL_BITS, result->equal_bits, "equal bits, but workers add in different orders"},
+        {TRAIT_SAME_ORDER, result->same_order, "the same order, but chunks are added up in different orders"},
+        {TRAIT_WHOLE_INPUTS, result->whole_inputs, "whole inputs, but a partial sum is sent"},
+    };
+    struct world w = {.result = result};
+    for (size_t i = 0; i < LENGTH(traits); i++)
+        if ((shape->traits & traits[i].trait) && !traits[i].has)
+            report(&w, FAULT_TRAIT, "%s claims %s", shape->algorithm->name, traits[i].lack);
+}
+
+static bool applies(const struct trial *trial, const struct shape *shape, bool in_halves)
+{
+    return trial->when == ALWAYS || shape->workers <= SMALL ||
+           (trial->when == WITHOUT_HALVES && (!in_halves || shape->lanes > 1));
+}
+
 enum status verify_shape(const struct shape *shape, struct verify_result *result)
 {
     enum status status = STATUS_OK;
     void *trees = NULL;
+    const bool in_halves = shape_has_halves(shape) && shape->split > 0;
     *result = (struct verify_result){.fault = FAULT_NONE};
     TRY(memory_zeroed(&trees, (size_t)shape->workers * shape->chunks, sizeof(uint64_t)));
+    bool first = true;
     for (size_t i = 0; i < LENGTH(trials) && result->fault == FAULT_NONE; i++)
-        TRY_TO(done, run_trial(shape, shape, &trials[i], trees, result));
-    const bool in_halves = shape_has_halves(shape) && shape->split > 0 && result->fault == FAULT_NONE;
-    if (in_halves && owners_in_range(shape, result))
+        if (applies(&trials[i], shape, in_halves)) {
+            TRY_TO(done, run_trial(shape, shape, &trials[i], trees, first, result));
+            first = false;
+        }
+    if (in_halves && result->fault == FAULT_NONE && owners_in_range(shape, result))
         for (size_t i = 0; i < LENGTH(halves) && result->fault == FAULT_NONE; i++)
             TRY_TO(done, verify_half(shape, &halves[i], result));
+    if (result->fault == FAULT_NONE)
+        judge_traits(shape, result);
     result->ok = result->fault == FAULT_NONE;
     if (!result->ok)
-        result->equal_bits = result->count_independent = false;
+        result->equal_bits = result->same_order = result->whole_inputs = false;
 done:
     free(trees);
     return status;

@@ -3,8 +3,15 @@
  * Drives one progression for each worker with symbolic values: for each leaf chunk the set of workers whose
  * contribution it holds (bitsets: exact for any p, meant for p <= 512), which chunk it is a part of, whether it is
  * finalised, and the hash of its expression tree. Every send waits for its posted receive (rendezvous everywhere), the
- * window is 1, what is sent is read as late as may be. Five trials: in order in place, newest first out of place, and
- * three in random order with segments of one leaf, two, or whole ranges; then each half of a schedule that has halves.
+ * window is 1, what is sent is read as late as may be.
+ *
+ * Trials: in order in place, newest first out of place, and three in random order with segments of one leaf, two, or
+ * whole ranges; then each half of a schedule that has halves. Above 32 workers fewer: one at random out of place, and
+ * the halves in place, or where there are none, one in order in place. That loses nothing: where no race is found,
+ * conflicting ops have one order and messages match in order, so that workers are a Kahn network: what is computed, and
+ * whether it comes to an end, is the same in every order (G. Kahn, IFIP 1974). The halves one after the other are one
+ * such order of the whole. What the other trials guard against is an error in progression.c, which does not hide until
+ * there are 33 workers.
  *
  * Proved: every message is matched with equal size, lane and round; ranges, peers and lanes are within bounds; every
  * contribution arrives exactly once in every chunk on every worker; every chunk is finalised exactly once, and only
@@ -34,16 +41,18 @@ enum fault {
     FAULT_SCRATCH, /* scratch read before it was written, or a plane out of range                */
     FAULT_WAIT,    /* WAIT for a future round                                                    */
     FAULT_OWNER,   /* after round split-1 the owner's chunk is not complete                      */
-    FAULT_WEIGHTS  /* mixing: a row or a column does not sum to one                              */
+    FAULT_WEIGHTS, /* mixing: a row or a column does not sum to one                              */
+    FAULT_TRAIT    /* the shape claims a trait of enum trait that its ops don't have             */
 };
 const char *fault_name(enum fault fault); /* "missing-contribution", "race", "deadlock", ... */
 
 struct verify_result {
     bool ok;
     enum fault fault;
-    char reason[256];       /* "missing-contribution: worker 3 chunk 5 lacks worker 1 (round 7)" */
-    bool equal_bits;        /* the expression tree of each chunk is the same on all workers      */
-    bool count_independent; /* and the same for all chunks: result does not depend on count      */
+    char reason[256];  /* "missing-contribution: worker 3 chunk 5 lacks worker 1 (round 7)" */
+    bool equal_bits;   /* TRAIT_EQUAL_BITS: the expression tree of each chunk is the same on all workers  */
+    bool same_order;   /* TRAIT_SAME_ORDER: and the same for all chunks                                   */
+    bool whole_inputs; /* TRAIT_WHOLE_INPUTS: every SEND reads one worker's contribution, or a result     */
 };
 
 /* STATUS_OK with result->ok false is a proof of a fault; a failing status is memory or an internal error. */

@@ -4,14 +4,19 @@
 
 #include "algos/spec.h"
 #include "algos/verify.h"
+#include "base/jobs.h"
 #include "base/json.h"
+#include "base/memory.h"
+#include "comm/host.h"
 #include "experiments/counts.h"
 #include "experiments/program.h"
 
 static const char head[] =
     "usage: chorale verify --allreduce=SPECS -n COUNTS [--json]\n"
     "Proves from the ops alone that every contribution arrives exactly once, that nothing deadlocks, races or\n"
-    "is finalised twice. Strategies: each distinct schedule of a period.\n";
+    "is finalised twice, on all cores. Says what the additions have, as no element's bits depend on timing: equal\n"
+    "bits on all workers; the same order of additions for all elements; whole inputs (no partial sum travels).\n"
+    "Strategies: each distinct schedule of a period.\n";
 
 static const struct option options_table[] = {
     {.key = "allreduce", .repeats = true, .type = OPTION_SPEC, .default_text = "all", .help = "specs (chorale list)"},
@@ -29,120 +34,241 @@ enum { VERIFY_MOST = 16384 };
 
 /* Of one spec, without --json: what is wrong is mostly wrong for every worker count. */
 #define SAY_REASONS 5
+#define REASON_BYTES 512
 
-struct tally {
-    size_t proved, refused, broken;
-    size_t said;  /* reasons of this spec, as text: the first ones tell */
-    json_t *rows; /* NULL: text */
-    struct text first_refusal;
+/* What came of one spec on one worker count; crosses from the process that proved it. */
+struct row {
+    bool ok, refused;
+    bool equal_bits, same_order, whole_inputs;
+    char reason[REASON_BYTES];
 };
 
-static void add_row(struct tally *tally, const char *name, int workers, bool ok, bool refused, const char *reason)
+/* Every spec on every worker count, one job each. */
+struct proofs {
+    const struct spec *specs;
+    const char **names; /* canonical */
+    size_t spec_count;
+    const int *counts;
+    size_t count;
+    const char *nodes;
+
+    size_t proved, refused, broken;
+    json_t *rows; /* NULL: text */
+    struct text first_refusal;
+    struct {
+        size_t proved;
+        size_t said; /* reasons, as text: the first ones tell */
+        bool equal_bits, same_order, whole_inputs;
+    } here; /* of the spec that is being told */
+};
+
+static enum status layout_for(const struct proofs *proofs, int workers, struct layout *layout)
 {
-    tally->proved += ok;
-    tally->refused += refused;
-    tally->broken += !ok && !refused;
-    if (refused && tally->first_refusal.length == 0)
-        text_add(&tally->first_refusal, reason);
-    if (tally->rows != NULL)
-        json_array_append_new(tally->rows,
-                              json_pack("{s:s, s:i, s:b, s:b, s:s?}", "allreduce", name, "workers", workers, "ok",
-                                        (int)ok, "refused", (int)refused, "reason", reason[0] != '\0' ? reason : NULL));
-    else if (!ok && tally->said++ < SAY_REASONS)
-        printf("%s -n %d: %s: %s\n", name, workers, refused ? "refused" : "BROKEN", reason);
+    return proofs->nodes != NULL ? layout_parse(proofs->nodes, workers, layout) : layout_flat(workers, layout);
 }
 
+/* ---- proving, in a process of its own ---- */
+
 /* Every distinct schedule of a period. */
-static enum status verify_one(const struct spec *spec, const char *name, const struct layout *layout,
-                              struct tally *tally)
+static enum status verify_steps(const struct spec *spec, const struct layout *layout, struct row *row)
 {
     uint64_t period = 1;
+    row->equal_bits = row->same_order = row->whole_inputs = true;
     if (spec->kind == SPEC_STRATEGY)
         TRY(spec->strategy->period(&spec->options, layout, &period));
     for (uint64_t step = 0; step < period; step++) {
         struct shape *shape = NULL;
         struct verify_result result;
-        enum status status = spec_shape(spec, layout, step, 0, &shape);
-        if (status == STATUS_REFUSED) {
-            add_row(tally, name, layout->workers, false, true, status_message());
-            return STATUS_OK;
-        }
-        TRY(status);
-        status = verify_shape(shape, &result);
+        TRY(spec_shape(spec, layout, step, 0, &shape));
+        const enum status status = verify_shape(shape, &result);
         shape_destroy(shape);
         TRY(status);
         if (!result.ok) {
-            add_row(tally, name, layout->workers, false, false, result.reason);
+            (void)snprintf(row->reason, sizeof row->reason, "%s", result.reason);
             return STATUS_OK;
         }
+        row->equal_bits &= result.equal_bits;
+        row->same_order &= result.same_order;
+        row->whole_inputs &= result.whole_inputs;
     }
-    add_row(tally, name, layout->workers, true, false, "");
+    row->ok = true;
     return STATUS_OK;
 }
 
-static enum status verify_counts(const struct spec *spec, const struct option_values *options, const int *counts,
-                                 size_t n, struct tally *tally)
+static void prove(void *context, size_t job, void *result)
 {
-    enum status status = STATUS_OK;
-    const char *nodes = option_text(options, "nodes");
-    struct text name = {0};
-    const size_t proved = tally->proved;
-    tally->said = 0;
-    spec_canonical(spec, &name);
-    for (size_t i = 0; i < n && status >= 0; i++) {
-        struct layout layout = {0};
-        status = nodes != NULL ? layout_parse(nodes, counts[i], &layout) : layout_flat(counts[i], &layout);
-        if (status >= 0)
-            status = verify_one(spec, text_string(&name), &layout, tally);
-        layout_release(&layout);
+    const struct proofs *proofs = context;
+    struct row *row = result;
+    struct layout layout = {0};
+    enum status status = layout_for(proofs, proofs->counts[job % proofs->count], &layout);
+    if (status >= 0)
+        status = verify_steps(&proofs->specs[job / proofs->count], &layout, row);
+    if (status < 0) {
+        row->refused = status == STATUS_REFUSED;
+        (void)snprintf(row->reason, sizeof row->reason, "%s", status_message());
     }
-    if (tally->rows == NULL && tally->said > SAY_REASONS)
-        printf("%s: and %zu more (--json has them all)\n", text_string(&name), tally->said - SAY_REASONS);
-    if (status >= 0 && tally->rows == NULL)
-        printf("%-32s %zu of %zu worker counts proved\n", text_string(&name), tally->proved - proved, n);
-    text_release(&name);
-    return status;
+    layout_release(&layout);
 }
 
-static enum status finish(struct tally *tally)
+/* ---- telling, in order ---- */
+
+static json_t *known(bool is_known, bool value)
 {
-    if (tally->rows != NULL) {
-        json_t *document = json_pack("{s:O}", "results", tally->rows);
+    return is_known ? json_boolean(value) : json_null();
+}
+
+static enum status add_json(const struct proofs *proofs, const char *name, int workers, const struct row *row)
+{
+    const char *reason = row->reason[0] != '\0' ? row->reason : NULL;
+    json_t *object = json_pack("{s:s, s:i, s:b, s:b, s:s?, s:o, s:o, s:o}", "allreduce", name, "workers", workers, "ok",
+                               (int)row->ok, "refused", (int)row->refused, "reason", reason, "equal_bits",
+                               known(row->ok, row->equal_bits), "same_order", known(row->ok, row->same_order),
+                               "whole_inputs", known(row->ok, row->whole_inputs));
+    if (json_array_append_new(proofs->rows, object) != 0)
+        return fail(STATUS_NO_MEMORY, "verify: no memory for the document");
+    return STATUS_OK;
+}
+
+static void begin_spec(struct proofs *proofs)
+{
+    proofs->here.proved = proofs->here.said = 0;
+    proofs->here.equal_bits = proofs->here.same_order = proofs->here.whole_inputs = true;
+}
+
+static void end_spec(const struct proofs *proofs, const char *name)
+{
+    if (proofs->here.said > SAY_REASONS)
+        printf("%s: and %zu more (--json has them all)\n", name, proofs->here.said - SAY_REASONS);
+    printf("%-32s %zu of %zu worker counts proved", name, proofs->here.proved, proofs->count);
+    if (proofs->here.proved > 0)
+        printf("%s%s%s", proofs->here.equal_bits ? ", equal bits" : "", proofs->here.same_order ? ", same order" : "",
+               proofs->here.whole_inputs ? ", whole inputs" : "");
+    printf("\n");
+    (void)fflush(stdout); /* a proof may take long; finish() looks at the outcome */
+}
+
+static enum status add_row(struct proofs *proofs, const char *name, int workers, const struct row *row)
+{
+    proofs->proved += row->ok;
+    proofs->refused += row->refused;
+    proofs->broken += !row->ok && !row->refused;
+    if (row->refused && proofs->first_refusal.length == 0)
+        text_add(&proofs->first_refusal, row->reason);
+    if (proofs->rows != NULL)
+        return add_json(proofs, name, workers, row);
+    proofs->here.proved += row->ok;
+    if (row->ok) {
+        proofs->here.equal_bits &= row->equal_bits;
+        proofs->here.same_order &= row->same_order;
+        proofs->here.whole_inputs &= row->whole_inputs;
+    } else if (proofs->here.said++ < SAY_REASONS) {
+        printf("%s -n %d: %s: %s\n", name, workers, row->refused ? "refused" : "BROKEN", row->reason);
+    }
+    return STATUS_OK;
+}
+
+static enum status tell(void *context, size_t job, const void *result, const char *death)
+{
+    struct proofs *proofs = context;
+    const char *name = proofs->names[job / proofs->count];
+    const int workers = proofs->counts[job % proofs->count];
+    struct row row = {.ok = false};
+    if (death == NULL)
+        row = *(const struct row *)result;
+    else
+        (void)snprintf(row.reason, sizeof row.reason, "the proof was ended: %s", death);
+    if (job % proofs->count == 0)
+        begin_spec(proofs);
+    TRY(add_row(proofs, name, workers, &row));
+    if (proofs->rows == NULL && (job + 1) % proofs->count == 0)
+        end_spec(proofs, name);
+    return STATUS_OK;
+}
+
+static enum status finish(const struct proofs *proofs)
+{
+    if (proofs->rows != NULL) {
+        json_t *document = json_pack("{s:O}", "results", proofs->rows);
         const enum status status = document != NULL ? json_print(stdout, document)
                                                     : fail(STATUS_NO_MEMORY, "verify: no memory for the document");
         json_decref(document);
         TRY(status);
     } else {
-        printf("%zu proved, %zu refused, %zu broken\n", tally->proved, tally->refused, tally->broken);
-        if (fflush(stdout) != 0)
+        printf("%zu proved, %zu refused, %zu broken\n", proofs->proved, proofs->refused, proofs->broken);
+        if (fflush(stdout) != 0 || ferror(stdout))
             return fail(STATUS_IO, "standard output: the results could not be written");
     }
-    if (tally->broken > 0)
-        return fail(STATUS_FORMAT, "verify: %zu schedule%s broken", tally->broken, tally->broken > 1 ? "s are" : " is");
-    if (tally->proved == 0) /* a name that no count of workers can have is no success */
-        return fail(STATUS_REFUSED, "%s", text_string(&tally->first_refusal));
+    if (proofs->broken > 0)
+        return fail(STATUS_FORMAT, "verify: %zu schedule%s broken", proofs->broken,
+                    proofs->broken > 1 ? "s are" : " is");
+    if (proofs->proved == 0) /* a name that no count of workers can have is no success */
+        return fail(STATUS_REFUSED, "%s", text_string(&proofs->first_refusal));
     return STATUS_OK;
+}
+
+/* ---- the command ---- */
+
+/* A layout that is wrong for a count is wrong usage, found before anything is proved. */
+static enum status check_layouts(const struct proofs *proofs)
+{
+    for (size_t i = 0; i < proofs->count; i++) {
+        struct layout layout = {0};
+        const enum status status = layout_for(proofs, proofs->counts[i], &layout);
+        layout_release(&layout);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+static enum status verify_all(struct proofs *proofs)
+{
+    enum status status = STATUS_OK;
+    void *memory = NULL;
+    struct text *names = NULL;
+    TRY(memory_zeroed(&memory, proofs->spec_count, sizeof(struct text)));
+    names = memory;
+    TRY_TO(done, memory_zeroed(&memory, proofs->spec_count, sizeof(char *)));
+    proofs->names = memory;
+    for (size_t i = 0; i < proofs->spec_count; i++) {
+        spec_canonical(&proofs->specs[i], &names[i]);
+        TRY_TO(done, text_check(&names[i]));
+        proofs->names[i] = text_string(&names[i]);
+    }
+    const struct jobs jobs = {.count = proofs->spec_count * proofs->count,
+                              .processes = host_cores(),
+                              .result_bytes = sizeof(struct row),
+                              .context = proofs,
+                              .run = prove,
+                              .done = tell};
+    TRY_TO(done, jobs_run(&jobs));
+    status = finish(proofs);
+done:
+    for (size_t i = 0; i < proofs->spec_count; i++)
+        text_release(&names[i]);
+    free(names);
+    free(proofs->names);
+    return status;
 }
 
 static enum status verify(const struct option_values *options)
 {
     enum status status = STATUS_OK;
     struct spec *specs = NULL;
-    size_t spec_count = 0, count = 0;
     int *counts = NULL;
-    struct tally tally = {0};
+    struct proofs proofs = {.nodes = option_text(options, "nodes")};
     if (option_flag(options, "json"))
-        tally.rows = json_array();
-    TRY_TO(done, program_specs(option_text(options, "allreduce"), &specs, &spec_count));
-    TRY_TO(done, counts_parse(option_text(options, "workers"), VERIFY_MOST, &counts, &count));
-    for (size_t i = 0; i < spec_count; i++)
-        TRY_TO(done, verify_counts(&specs[i], options, counts, count, &tally));
-    status = finish(&tally);
+        proofs.rows = json_array();
+    TRY_TO(done, program_specs(option_text(options, "allreduce"), &specs, &proofs.spec_count));
+    TRY_TO(done, counts_parse(option_text(options, "workers"), VERIFY_MOST, &counts, &proofs.count));
+    proofs.specs = specs;
+    proofs.counts = counts;
+    TRY_TO(done, check_layouts(&proofs));
+    status = verify_all(&proofs);
 done:
-    text_release(&tally.first_refusal);
-    json_decref(tally.rows);
+    text_release(&proofs.first_refusal);
+    json_decref(proofs.rows);
     free(counts);
-    spec_list_release(specs, spec_count);
+    spec_list_release(specs, proofs.spec_count);
     return status;
 }
 

@@ -148,9 +148,9 @@ Test(verify, tells_whether_the_result_depends_on_the_count)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         cr_expect(flat_result("rd", sizes[i]).equal_bits);
         cr_expect(flat_result("ring", sizes[i]).equal_bits);
-        cr_expect_not(flat_result("ring", sizes[i]).count_independent, "another order of additions in each chunk");
-        cr_expect(flat_result("rhd", sizes[i]).count_independent);
-        cr_expect(flat_result("binomial", sizes[i]).count_independent);
+        cr_expect_not(flat_result("ring", sizes[i]).same_order, "another order of additions in each chunk");
+        cr_expect(flat_result("rhd", sizes[i]).same_order);
+        cr_expect(flat_result("binomial", sizes[i]).same_order);
     }
 }
 
@@ -166,7 +166,76 @@ Test(verify, tells_whether_workers_have_equal_bits)
     const struct verify_result result = result_of(&shape);
     cr_expect(result.ok, "%s", result.reason);
     cr_expect_not(result.equal_bits);
-    cr_expect_not(result.count_independent);
+    cr_expect_not(result.same_order);
+}
+
+static const struct {
+    unsigned trait;
+    const char *name;
+} signatures[] = {
+    {TRAIT_EQUAL_BITS, "equal bits"}, {TRAIT_SAME_ORDER, "same order"}, {TRAIT_WHOLE_INPUTS, "whole inputs"}};
+
+static bool has_trait(const struct verify_result *result, unsigned trait)
+{
+    return trait == TRAIT_EQUAL_BITS   ? result->equal_bits
+           : trait == TRAIT_SAME_ORDER ? result->same_order
+                                       : result->whole_inputs;
+}
+
+/* A trait that is claimed and not there is a fault; one that is there on all of these teams must be claimed. */
+static void expect_traits_declared(const struct algorithm *algorithm)
+{
+    unsigned undeclared = 0, lacking = 0;
+    for (int p = 1; p <= 16; p++) {
+        struct layout layout;
+        cr_assert_eq(layout_flat(p, &layout), STATUS_OK);
+        struct shape *shape = shape_of(algorithm->name, &layout);
+        layout_release(&layout);
+        if (shape == NULL)
+            continue;
+        const struct verify_result result = result_of(shape);
+        cr_expect(result.ok, "%s, %d workers: %s", algorithm->name, p, result.reason);
+        for (size_t i = 0; i < sizeof signatures / sizeof signatures[0]; i++) {
+            lacking |= has_trait(&result, signatures[i].trait) ? 0 : signatures[i].trait;
+            undeclared |= shape->traits & signatures[i].trait ? 0 : signatures[i].trait;
+        }
+        shape_destroy(shape);
+    }
+    for (size_t i = 0; i < sizeof signatures / sizeof signatures[0]; i++)
+        cr_expect(!(undeclared & signatures[i].trait) || (lacking & signatures[i].trait),
+                  "%s has %s on all teams up to 16 and does not say so", algorithm->name, signatures[i].name);
+}
+
+Test(verify, algorithms_say_what_their_additions_have)
+{
+    size_t count = 0;
+    const struct algorithm *const *algorithms = catalogue_algorithms(&count);
+    for (size_t i = 0; i < count; i++)
+        if (algorithm_in_all(algorithms[i]))
+            expect_traits_declared(algorithms[i]);
+}
+
+static void expect_claim(struct shape shape, unsigned claim, enum fault fault)
+{
+    shape.traits |= claim;
+    const struct verify_result result = result_of(&shape);
+    cr_expect_eq(result.fault, fault, "%s instead of %s: %s", fault_name(result.fault), fault_name(fault),
+                 result.reason);
+}
+
+/* A part of the sum travels, and whole inputs do. */
+TOY(passed_on, TOY_SEND(2, 0, 0, 1, 0, 1), TOY_REDUCE(1, 0, 0, 2, 0, 1), TOY_SEND(1, 1, 0, 0, 0, 1),
+    TOY_FINAL(0, 1, 0, 1, 0, 1), TOY_SEND(0, 2, 0, 1, 0, 1), TOY_SEND(0, 2, 0, 2, 0, 1), TOY_RECV(1, 2, 0, 0, 0, 1),
+    TOY_RECV(2, 2, 0, 0, 0, 1));
+
+Test(verify, finds_traits_that_are_claimed_and_not_there)
+{
+    expect_claim(toy_shape(&own_first, 3, 1, 1), 0, FAULT_NONE);
+    expect_claim(toy_shape(&own_first, 3, 1, 1), TRAIT_EQUAL_BITS, FAULT_TRAIT);
+    expect_claim(toy_shape(&own_first, 3, 1, 1), TRAIT_SAME_ORDER, FAULT_TRAIT);
+    expect_claim(toy_shape(&own_first, 3, 1, 1), TRAIT_WHOLE_INPUTS, FAULT_NONE);
+    expect_claim(toy_shape(&passed_on, 3, 1, 1), TRAIT_EQUAL_BITS | TRAIT_SAME_ORDER, FAULT_NONE);
+    expect_claim(toy_shape(&passed_on, 3, 1, 1), TRAIT_WHOLE_INPUTS, FAULT_TRAIT);
 }
 
 /* ---- what is no reduction ---- */
@@ -243,7 +312,7 @@ Test(verify, finds_rows_and_columns_that_do_not_sum_to_one)
 
 Test(verify, has_a_name_for_every_fault)
 {
-    for (int a = FAULT_NONE; a <= FAULT_WEIGHTS; a++)
+    for (int a = FAULT_NONE; a <= FAULT_TRAIT; a++)
         for (int b = FAULT_NONE; b < a; b++)
             cr_expect_str_neq(fault_name((enum fault)a), fault_name((enum fault)b));
 }

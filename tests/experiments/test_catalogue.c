@@ -234,6 +234,7 @@ Test(catalogue, externals_are_refused_with_the_reason_and_not_in_all)
 
 Test(catalogue, every_exact_schedule_is_proved_for_1_to_8_workers)
 {
+    static const char *const signature[] = {"equal_bits", "same_order", "whole_inputs"};
     json_t *list = catalogue(), *document = program_json("verify --allreduce=all -n 1..8 --json");
     json_t *results = json_object_get(document, "results"), *result = NULL;
     size_t index = 0, exact = 0, proved = 0;
@@ -249,6 +250,8 @@ Test(catalogue, every_exact_schedule_is_proved_for_1_to_8_workers)
         cr_expect_eq(integer_of(result, "workers"), (json_int_t)(index % 8 + 1));
         cr_expect(ok != refused, "%s on %lld workers", name, integer_of(result, "workers"));
         cr_expect_eq(json_is_string(json_object_get(result, "reason")), refused, "%s", name);
+        for (size_t i = 0; i < sizeof signature / sizeof signature[0]; i++)
+            cr_expect_eq(json_is_boolean(json_object_get(result, signature[i])), ok, "%s: %s", name, signature[i]);
         proved += ok;
     }
     cr_expect_gt(proved, 4 * exact);
