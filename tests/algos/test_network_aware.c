@@ -139,7 +139,7 @@ Test(swing_latency, has_equal_bits_up_to_seven_workers)
         const struct verify_result result = proved(shape);
         cr_expect_eq(result.equal_bits, p <= 7, "%d workers", p);
         cr_expect_eq((shape->traits & TRAIT_EQUAL_BITS) != 0, result.equal_bits, "%d workers", p);
-        cr_expect_eq((shape->traits & TRAIT_SAME_ORDER) != 0, result.count_independent, "%d workers", p);
+        cr_expect_eq((shape->traits & TRAIT_SAME_ORDER) != 0, result.same_order, "%d workers", p);
         shape_destroy(shape);
     }
 }
@@ -158,7 +158,7 @@ Test(bine_latency, has_equal_bits_in_one_order)
     for (int p = 2; p <= 33; p++) {
         struct shape *shape = shape_of("bine-latency", p);
         const struct verify_result result = proved(shape);
-        cr_expect(result.equal_bits && result.count_independent, "%d workers", p);
+        cr_expect(result.equal_bits && result.same_order, "%d workers", p);
         shape_destroy(shape);
     }
 }
