@@ -30,6 +30,10 @@ static enum status add_totals(const struct shape *shape, size_t count, size_t si
 {
     struct explain_totals totals;
     TRY(explain_totals(shape, count, size, model, &totals));
+    struct text decided = {0};
+    if (shape_describe(shape, &decided))
+        text_addf(text, "decided      %s\n", text_string(&decided));
+    text_release(&decided);
     text_addf(text, "workers      %d\n", shape->workers);
     text_addf(text, "rounds       %u", totals.rounds);
     if (shape->split > 0)

@@ -148,8 +148,12 @@ enum status mixing_shape(const struct graph *graph, int workers, uint64_t step, 
     void *memory = NULL, *state = NULL;
     TRY(memory_zeroed(&memory, 1, sizeof(struct shape)));
     struct shape *made = memory;
-    *made = (struct shape){
-        .algorithm = &mixing_algorithm, .workers = workers, .chunks = 1, .lanes = 1, .rounds = workers > 1 ? 1 : 0};
+    *made = (struct shape){.algorithm = &mixing_algorithm,
+                           .workers = workers,
+                           .chunks = 1,
+                           .lanes = 1,
+                           .rounds = workers > 1 ? 1 : 0,
+                           .traits = mixing_algorithm.traits};
     enum status status = memory_zeroed(&state, 1, sizeof(struct mixing));
     made->state = state;
     if (status >= 0)

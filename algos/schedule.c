@@ -94,13 +94,21 @@ enum status shape_file(const struct shape_request *request, const char *key, con
         if (strcmp(request->attachments->file[i].path, path) == 0)
             *file = &request->attachments->file[i];
     if (*file == NULL)
-        return fail(STATUS_INTERNAL, "%s=%s: the file was not read", key, path);
+        return fail(STATUS_REFUSED, "%s=%s: files are not read here", key, path);
     return STATUS_OK;
 }
 
 bool shape_has_halves(const struct shape *shape)
 {
     return shape->algorithm->owner != NULL && (shape->split > 0 || shape->rounds == 0);
+}
+
+bool shape_describe(const struct shape *shape, struct text *text)
+{
+    const size_t before = text->length;
+    if (shape->algorithm->describe != NULL)
+        shape->algorithm->describe(shape, text);
+    return text->length > before;
 }
 
 size_t partition_offset(size_t count, uint32_t chunks, uint32_t c)

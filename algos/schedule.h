@@ -114,6 +114,7 @@ struct shape_request {
     uint64_t step;                         /* of the training run or the collective's number; for PERIOD traits     */
     size_t count;                          /* elements; only algorithms with SIZE_DEPENDENT may look                */
     size_t element_bytes;                  /* likewise; 0 = 4                                                       */
+    bool halves; /* whoever asks needs them: a shape function that has a choice takes one with halves */
 };
 
 /* One algorithm for one team. Made by shape_create(), immutable afterwards, shared by all ranks and threads. */
@@ -184,11 +185,14 @@ enum status shape_create(const struct algorithm *algorithm, const struct shape_r
 void shape_destroy(struct shape *shape); /* accepts NULL */
 
 /* For `shape` functions: the file that option `key` (of type OPTION_FILE) names, *file NULL when it is not given. Belongs
- * to the caller: a shape copies what it keeps. STATUS_INTERNAL when nobody has read it (spec_read_files()). */
+ * to the caller: a shape copies what it keeps. STATUS_REFUSED when nobody has read it (spec_read_files()). */
 enum status shape_file(const struct shape_request *request, const char *key, const struct attachment **file) MUST_CHECK;
 
 /* Whether this shape can be cut into reducing and spreading: an owner, and a split or nothing to do at all. */
 bool shape_has_halves(const struct shape *shape);
+
+/* What its algorithm's describe says, appended; false: nothing. */
+bool shape_describe(const struct shape *shape, struct text *text);
 
 /* Rule 4. Elements before leaf c of `count` elements in `chunks` leaves: c*q + min(c, r); c == chunks gives count. */
 size_t partition_offset(size_t count, uint32_t chunks, uint32_t c);

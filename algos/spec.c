@@ -490,6 +490,15 @@ bool spec_files_hash(const struct spec *spec, uint64_t *hash)
     return spec->attachments != NULL;
 }
 
+void spec_call_name(const struct spec *spec, const struct shape *shape, struct text *text)
+{
+    struct text decided = {0};
+    spec_identity(spec, text);
+    if (shape_describe(shape, &decided))
+        text_addf(text, " (%s)", text_string(&decided));
+    text_release(&decided);
+}
+
 void spec_identity(const struct spec *spec, struct text *text)
 {
     uint64_t hash;

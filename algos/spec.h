@@ -17,7 +17,7 @@
  *
  * Files: an option of type OPTION_FILE keeps the path; the spelling has no place for a comma, a bracket or (in lists) a
  * blank in it. algos/ reads nothing: after parsing, the caller gives the contents with spec_read_files(), and shape
- * functions find them with shape_file(). Workers compare spec_identity(), which holds a hash of the contents.
+ * functions find them with shape_file(). Workers compare spec_call_name(), which holds a hash of the contents.
  */
 #ifndef CHORALE_ALGOS_SPEC_H
 #define CHORALE_ALGOS_SPEC_H
@@ -78,9 +78,12 @@ typedef enum status spec_reader(void *context, const char *path, char **text, si
 /* Read every file that the spec and the specs in it name, each once; none: nothing happens. On failure, with the option
  * before the reader's message, the spec has none. */
 enum status spec_read_files(struct spec *spec, spec_reader *reader, void *context) MUST_CHECK;
-/* The canonical spelling and, for a spec that names files, "#" and spec_files_hash() in hexadecimal: what all workers of
- * a collective must agree on. Appended. */
+/* The canonical spelling and, for a spec that names files, "#" and spec_files_hash() in hexadecimal: what tells results
+ * apart. Appended. */
 void spec_identity(const struct spec *spec, struct text *text);
+/* What all workers of a collective must agree on: the identity and, in round brackets, what the shape has decided.
+ * Appended. */
+void spec_call_name(const struct spec *spec, const struct shape *shape, struct text *text);
 /* Of the contents of all its files, in the order in which they were read; false: it names none. */
 bool spec_files_hash(const struct spec *spec, uint64_t *hash);
 /* True for externals, for schedules without TRAIT_INEXACT, and for strategies that leave all workers with equal parameters, when the

@@ -1,4 +1,4 @@
-/* csv.c - RFC 4180 rows. */
+/* csv.c - RFC 4180 rows, written and read. */
 #include "base/csv.h"
 
 #include <math.h>
@@ -55,4 +55,45 @@ void csv_add_size(struct text *row, size_t value)
 void csv_end(struct text *row)
 {
     text_add(row, "\n");
+}
+
+/* ---- reading ---- */
+
+/* *at is behind the opening quote; afterwards behind the closing one. */
+static enum status read_quoted(const char **at, struct text *field)
+{
+    for (;;) {
+        const char *quote = strchr(*at, '"');
+        if (quote == NULL)
+            return fail(STATUS_FORMAT, "a quote is not closed");
+        text_add_bytes(field, *at, (size_t)(quote - *at));
+        *at = quote + 1;
+        if (**at != '"')
+            return STATUS_OK;
+        text_add(field, "\""); /* "" stands for one */
+        (*at)++;
+    }
+}
+
+enum status csv_next(const char **at, struct text *field, bool *last)
+{
+    text_clear(field);
+    if (**at == '"') {
+        (*at)++;
+        TRY(read_quoted(at, field));
+    } else {
+        const size_t length = strcspn(*at, ",\r\n");
+        text_add_bytes(field, *at, length);
+        *at += length;
+    }
+    TRY(text_check(field));
+    const bool ends = **at == '\0' || **at == '\n' || (**at == '\r' && (*at)[1] == '\n');
+    if (!ends && **at != ',')
+        return fail(STATUS_FORMAT, "\"%s\" is followed by neither a comma nor the end of the line", text_string(field));
+    *last = ends;
+    if (**at == '\r')
+        (*at)++;
+    if (**at != '\0')
+        (*at)++;
+    return STATUS_OK;
 }

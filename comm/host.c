@@ -74,6 +74,37 @@ uint64_t host_shared_memory(void)
     return (uint64_t)space.f_bavail * space.f_frsize;
 }
 
+/* The number after `key` in a small file, in `unit` bytes ("" and 1: the number that the file is); `missing` when there
+ * is none ("max" included). */
+static uint64_t number_in(const char *path, const char *key, uint64_t unit, uint64_t missing)
+{
+    char *text = NULL;
+    size_t length = 0;
+    if (file_read(path, 65536, &text, &length) < 0)
+        return missing;
+    const char *at = strstr(text, key);
+    char *end = NULL;
+    const unsigned long long number = at != NULL ? strtoull(at + strlen(key), &end, 10) : 0;
+    const bool found = at != NULL && end != at + strlen(key);
+    free(text);
+    return found ? number * unit : missing;
+}
+
+static uint64_t room_in(const char *limit_path, const char *used_path)
+{
+    const uint64_t limit = number_in(limit_path, "", 1, UINT64_MAX), used = number_in(used_path, "", 1, 0);
+    return limit == UINT64_MAX ? limit : limit > used ? limit - used : 0;
+}
+
+uint64_t host_memory_available(void)
+{
+    const uint64_t host = number_in("/proc/meminfo", "MemAvailable:", 1024, 0);
+    uint64_t room = room_in("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current");
+    if (room == UINT64_MAX)
+        room = room_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes");
+    return room < host ? room : host;
+}
+
 /* The first address of `family` that the interface has. */
 static bool find_address(const struct ifaddrs *list, const char *interface, int family, char *text)
 {

@@ -18,6 +18,8 @@ void host_identify(struct host_identity *identity);
 
 int host_cores(void);              /* that this process may run on, at least 1   */
 uint64_t host_shared_memory(void); /* bytes free in /dev/shm, 0 when there is none that we may write to */
+/* Bytes that can be allocated without swapping, within the limits of the container (cgroup v1 and v2); 0: unknown. */
+uint64_t host_memory_available(void);
 
 #define HOST_ADDRESS_BYTES 64 /* holds any address's text */
 

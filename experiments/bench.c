@@ -1,4 +1,4 @@
-/* bench.c - measures one spec on a job: warm-up, back-to-back calls, single calls, and a check with exact data. */
+/* bench.c - measures one spec on a job: warm-up, back-to-back calls, single calls, and checks of results and bits. */
 #include "experiments/bench.h"
 
 #include <math.h>
@@ -7,13 +7,14 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/half.h"
+#include "base/hash.h"
 #include "base/memory.h"
+#include "comm/host.h"
+#include "experiments/bench_data.h"
 #include "sim/sim.h"
 
 enum {
     PERIOD_MOST = 64,    /* distinct schedules of a strategy that are measured */
-    TABLE = 1021,        /* data repeat after this prime number of elements    */
     SINGLES_MOST = 4096, /* single calls: their times fit one all-gather       */
     CHUNK = 1024
 };
@@ -22,113 +23,17 @@ enum {
 struct subject {
     const struct worker *worker;
     const struct bench_settings *settings;
+    const struct spec *spec;
+    struct text name; /* canonical */
     struct shape *shape[PERIOD_MOST];
     struct collective *collective[PERIOD_MOST];
-    size_t period;
-    bool exact;
-    const char *identity; /* of the spec: what the workers compare */
-    enum reduce_op op;    /* of the collectives made: the one asked for, or avg in the second check */
+    size_t period; /* 0: no shapes made */
+    struct text decided, decided_before;
+    struct bench_data data;
     size_t count;
-    unsigned char *input, *output; /* bytes of the largest vector */
+    unsigned char *input, *output; /* bytes of the largest vector; input NULL: all is in place */
     size_t bytes_most;
 };
-
-/* ---- data ---- */
-
-/* The largest whole number up to which an element type has all of them, beyond what is needed here. */
-static long whole_most(enum dtype dtype)
-{
-    return dtype == DTYPE_F16 ? 1L << 11 : dtype == DTYPE_BF16 ? 1L << 8 : 1L << 24;
-}
-
-/* Small integers that depend on worker and index: partial sums are exact in every type and order. Where even ones are
- * too large for that, only the first workers have something to say. */
-static long value(enum dtype dtype, int workers, int rank, size_t i)
-{
-    const size_t k = i % TABLE;
-    const long room = whole_most(dtype) / workers, most = room > 20 ? 20 : room > 0 ? room : 1;
-    if (rank >= whole_most(dtype))
-        return 0;
-    return (long)((k * 7 + (size_t)rank * 13 + k / 11) % (size_t)(2 * most + 1)) - most;
-}
-
-static long expected(enum dtype dtype, enum reduce_op op, int workers, size_t i)
-{
-    long result = value(dtype, workers, 0, i);
-    for (int r = 1; r < workers; r++) {
-        const long v = value(dtype, workers, r, i);
-        if (op == REDUCE_MIN)
-            result = v < result ? v : result;
-        else if (op == REDUCE_MAX)
-            result = v > result ? v : result;
-        else
-            result += v;
-    }
-    return result;
-}
-
-static void put(enum dtype dtype, void *data, size_t i, long v)
-{
-    switch (dtype) {
-    case DTYPE_F32:
-        ((float *)data)[i] = (float)v;
-        break;
-    case DTYPE_F64:
-        ((double *)data)[i] = (double)v;
-        break;
-    case DTYPE_I32:
-        ((int32_t *)data)[i] = (int32_t)v;
-        break;
-    case DTYPE_F16:
-        ((uint16_t *)data)[i] = f16_from_f32((float)v);
-        break;
-    case DTYPE_BF16:
-        ((uint16_t *)data)[i] = bf16_from_f32((float)v);
-        break;
-    default:
-        ((int64_t *)data)[i] = v;
-    }
-}
-
-static bool equals(enum dtype dtype, const void *data, size_t i, long total, int divisor)
-{
-    switch (dtype) {
-    case DTYPE_F32:
-        return ((const float *)data)[i] == (float)total / (float)divisor;
-    case DTYPE_F64:
-        return ((const double *)data)[i] == (double)total / divisor;
-    case DTYPE_I32:
-        return ((const int32_t *)data)[i] == (int32_t)(total / divisor);
-    case DTYPE_F16: /* by value: a sum of zeros has the sign that its order gave it */
-        return f16_to_f32(((const uint16_t *)data)[i]) == f16_to_f32(f16_from_f32((float)total / (float)divisor));
-    case DTYPE_BF16:
-        return bf16_to_f32(((const uint16_t *)data)[i]) == bf16_to_f32(bf16_from_f32((float)total / (float)divisor));
-    default:
-        return ((const int64_t *)data)[i] == total / divisor;
-    }
-}
-
-static void fill(const struct subject *s, void *data)
-{
-    const int workers = job_size(s->worker->job), rank = job_rank(s->worker->job);
-    long table[TABLE];
-    for (size_t k = 0; k < TABLE; k++)
-        table[k] = value(s->settings->dtype, workers, rank, k);
-    for (size_t i = 0, k = 0; i < s->count; i++, k = k + 1 == TABLE ? 0 : k + 1)
-        put(s->settings->dtype, data, i, table[k]);
-}
-
-static size_t count_wrong(const struct subject *s)
-{
-    const int workers = job_size(s->worker->job), divisor = s->op == REDUCE_AVG ? workers : 1;
-    long table[TABLE];
-    size_t wrong = 0;
-    for (size_t k = 0; k < TABLE; k++)
-        table[k] = expected(s->settings->dtype, s->op, workers, k);
-    for (size_t i = 0, k = 0; i < s->count; i++, k = k + 1 == TABLE ? 0 : k + 1)
-        wrong += !equals(s->settings->dtype, s->output, i, table[k], divisor);
-    return wrong;
-}
 
 /* ---- calls ---- */
 
@@ -202,35 +107,16 @@ done:
     return status;
 }
 
-static enum status check(struct subject *s, bool in_place, struct bench_half *half)
-{
-    uint64_t mine = 0, all[WORKERS_MOST], sum = 0;
-    fill(s, s->input);
-    if (in_place)
-        fill(s, s->output);
-    else
-        memset(s->output, 0x7f, s->count * dtype_size(s->settings->dtype));
-    TRY(call(s, in_place));
-    mine = count_wrong(s);
-    TRY(job_allgather(s->worker->job, &mine, sizeof mine, all));
-    for (int r = 0; r < job_size(s->worker->job); r++)
-        sum += all[r];
-    half->wrong = (isfinite(half->wrong) ? half->wrong : 0) + (double)sum;
-    return STATUS_OK;
-}
-
 static enum status measure_half(struct subject *s, bool in_place, struct bench_half *half)
 {
     half->measured = true;
-    fill(s, s->input);
-    fill(s, s->output);
+    if (!in_place)
+        bench_fill(&s->data, s->input, s->count);
+    bench_fill(&s->data, s->output, s->count);
     for (int i = 0; i < s->settings->warmup; i++)
         TRY(call(s, in_place));
     TRY(back_to_back(s, in_place, &half->time_s));
-    TRY(single_calls(s, in_place, half));
-    if (s->settings->check && s->exact)
-        TRY(check(s, in_place, half));
-    return STATUS_OK;
+    return single_calls(s, in_place, half);
 }
 
 /* ----------------------------------------------------------------------------------------------------- traffic,
@@ -288,20 +174,30 @@ static enum status predict(const struct subject *s, struct bench_row *row)
     return STATUS_OK;
 }
 
-/* ---- sizes ---- */
+/* ---- collectives ---- */
+
+static enum status make_collective(const struct subject *s, const struct shape *shape, struct collective **collective)
+{
+    struct text name = {0};
+    const bool mixing = (shape->traits & TRAIT_MIXING) != 0;
+    spec_call_name(s->spec, shape, &name);
+    const struct collective_request request = {.team = comm_world(s->worker->comm),
+                                               .shape = shape,
+                                               .name = text_string(&name),
+                                               .count = s->count,
+                                               .dtype = s->settings->dtype,
+                                               .op = mixing ? REDUCE_SUM : s->data.op};
+    enum status status = text_check(&name);
+    if (status >= 0)
+        status = collective_create(&request, collective);
+    text_release(&name);
+    return status;
+}
 
 static enum status make_collectives(struct subject *s)
 {
-    for (size_t k = 0; k < s->period; k++) {
-        const bool mixing = (s->shape[k]->algorithm->traits & TRAIT_MIXING) != 0;
-        const struct collective_request request = {.team = comm_world(s->worker->comm),
-                                                   .shape = s->shape[k],
-                                                   .name = s->identity,
-                                                   .count = s->count,
-                                                   .dtype = s->settings->dtype,
-                                                   .op = mixing ? REDUCE_SUM : s->op};
-        TRY(collective_create(&request, &s->collective[k]));
-    }
+    for (size_t k = 0; k < s->period; k++)
+        TRY(make_collective(s, s->shape[k], &s->collective[k]));
     return STATUS_OK;
 }
 
@@ -313,38 +209,150 @@ static void drop_collectives(struct subject *s)
     }
 }
 
-static struct bench_row row_for(const struct subject *s, const char *name)
+/* ---- checks ---- */
+
+static size_t bytes_of(const struct subject *s)
 {
-    const struct bench_half none = {.time_s = NAN, .p50_s = NAN, .p99_s = NAN, .wrong = NAN};
-    return (struct bench_row){.name = name,
-                              .workers = job_size(s->worker->job),
-                              .transport = comm_transport(s->worker->comm),
-                              .bytes = s->count * dtype_size(s->settings->dtype),
-                              .count = s->count,
-                              .settings = s->settings,
-                              .half = {none, none},
-                              .predicted_s = NAN};
+    return s->count * dtype_size(s->settings->dtype);
+}
+
+static enum status check_results(struct subject *s, bool in_place, struct bench_half *half)
+{
+    uint64_t mine = 0, all[WORKERS_MOST], sum = 0;
+    if (in_place) {
+        bench_fill(&s->data, s->output, s->count);
+    } else {
+        bench_fill(&s->data, s->input, s->count);
+        memset(s->output, 0x7f, bytes_of(s));
+    }
+    TRY(call(s, in_place));
+    mine = bench_count_wrong(&s->data, s->output, s->count);
+    TRY(job_allgather(s->worker->job, &mine, sizeof mine, all));
+    for (int r = 0; r < job_size(s->worker->job); r++)
+        sum += all[r];
+    half->wrong = (isfinite(half->wrong) ? half->wrong : 0) + (double)sum;
+    return STATUS_OK;
+}
+
+/* One call on random elements first, first + 1, ... of a vector that does not depend on how much of it is here. */
+static enum status call_random(struct subject *s, bool in_place, size_t first)
+{
+    bench_fill_random(&s->data, in_place ? s->output : s->input, first, s->count);
+    return call(s, in_place);
+}
+
+static enum status all_equal(struct job *job, uint64_t mine, enum bench_answer *answer)
+{
+    uint64_t all[WORKERS_MOST];
+    TRY(job_allgather(job, &mine, sizeof mine, all));
+    *answer = BENCH_YES;
+    for (int r = 1; r < job_size(job); r++)
+        if (all[r] != all[0])
+            *answer = BENCH_NO;
+    return STATUS_OK;
+}
+
+static enum status check_equal_bits(struct subject *s, bool in_place, struct bench_half *half)
+{
+    TRY(call_random(s, in_place, 0));
+    return all_equal(s->worker->job, hash_bytes(HASH_START, s->output, bytes_of(s)), &half->equal_bits);
+}
+
+static bool is_deterministic(const struct spec *spec)
+{
+    return spec->kind == SPEC_SCHEDULE && option_flag(&spec->options, "deterministic");
+}
+
+/* Whether half of the vector, from its third on, gives alone what it gives within the whole. */
+static enum status check_part(struct subject *s, bool in_place, struct bench_half *half)
+{
+    const size_t size = dtype_size(s->settings->dtype), whole = s->count, first = whole / 3;
+    TRY(call_random(s, in_place, 0));
+    drop_collectives(s);
+    s->count = whole / 2;
+    const uint64_t within = hash_bytes(HASH_START, s->output + first * size, bytes_of(s));
+    enum status status = make_collectives(s);
+    if (status >= 0)
+        status = call_random(s, in_place, first);
+    const uint64_t alone = hash_bytes(HASH_START, s->output, bytes_of(s));
+    drop_collectives(s);
+    s->count = whole;
+    TRY(status);
+    TRY(make_collectives(s));
+    const uint64_t differs = within != alone;
+    uint64_t all[WORKERS_MOST];
+    TRY(job_allgather(s->worker->job, &differs, sizeof differs, all));
+    half->deterministic = BENCH_YES;
+    for (int r = 0; r < job_size(s->worker->job); r++)
+        if (all[r] != 0)
+            half->deterministic = BENCH_NO;
+    return STATUS_OK;
+}
+
+static enum status check_half(struct subject *s, bool in_place, struct bench_half *half)
+{
+    if (spec_is_exact(s->spec))
+        TRY(check_results(s, in_place, half));
+    TRY(check_equal_bits(s, in_place, half));
+    return is_deterministic(s->spec) ? check_part(s, in_place, half) : STATUS_OK;
 }
 
 /* A sum does not show where a schedule divides for the mean: after it, the mean is checked as well. */
 static enum status check_mean(struct subject *s, struct bench_row *row)
 {
-    if (!s->settings->check || !s->exact || s->settings->op != REDUCE_SUM)
+    if (!spec_is_exact(s->spec) || s->settings->op != REDUCE_SUM)
         return STATUS_OK;
     drop_collectives(s);
-    s->op = REDUCE_AVG;
+    s->data.op = REDUCE_AVG;
     TRY(make_collectives(s));
     for (int h = 0; h < 2; h++)
         if (row->half[h].measured)
-            TRY(check(s, h == 1, &row->half[h]));
+            TRY(check_results(s, h == 1, &row->half[h]));
     return STATUS_OK;
 }
 
-static enum status measure_size(struct subject *s, const char *name, bench_row_fn *say, void *context, size_t *faults)
+static enum status check_row(struct subject *s, struct bench_row *row, size_t *faults)
+{
+    bool claims_equal_bits = true;
+    for (size_t k = 0; k < s->period; k++)
+        claims_equal_bits = claims_equal_bits && (s->shape[k]->traits & TRAIT_EQUAL_BITS) != 0;
+    for (int h = 0; h < 2; h++)
+        if (row->half[h].measured)
+            TRY(check_half(s, h == 1, &row->half[h]));
+    TRY(check_mean(s, row));
+    for (int h = 0; h < 2; h++) {
+        const struct bench_half *half = &row->half[h];
+        *faults +=
+            half->wrong > 0 || (claims_equal_bits && half->equal_bits == BENCH_NO) || half->deterministic == BENCH_NO;
+    }
+    return STATUS_OK;
+}
+
+/* ---- sizes ---- */
+
+static struct bench_row row_for(const struct subject *s)
+{
+    const struct bench_half none = {.time_s = NAN, .p50_s = NAN, .p99_s = NAN, .wrong = NAN};
+    struct bench_row row = {.name = text_string(&s->name),
+                            .workers = job_size(s->worker->job),
+                            .transport = comm_transport(s->worker->comm),
+                            .bytes = bytes_of(s),
+                            .count = s->count,
+                            .settings = s->settings,
+                            .half = {none, none},
+                            .predicted_s = NAN};
+    if (s->decided.length > 0)
+        row.decided = text_string(&s->decided);
+    row.decided_anew = strcmp(text_string(&s->decided), text_string(&s->decided_before)) != 0;
+    row.has_files = spec_files_hash(s->spec, &row.files_hash);
+    return row;
+}
+
+static enum status measure_size(struct subject *s, bench_row_fn *say, void *context, size_t *faults)
 {
     enum status status = STATUS_OK;
-    struct bench_row row = row_for(s, name);
-    s->op = s->settings->op;
+    struct bench_row row = row_for(s);
+    s->data.op = s->settings->op;
     TRY_TO(done, make_collectives(s));
     if (s->settings->out_of_place)
         TRY_TO(done, measure_half(s, false, &row.half[0]));
@@ -352,9 +360,8 @@ static enum status measure_size(struct subject *s, const char *name, bench_row_f
         TRY_TO(done, measure_half(s, true, &row.half[1]));
     TRY_TO(done, compare_traffic(s, &row, faults));
     TRY_TO(done, predict(s, &row));
-    TRY_TO(done, check_mean(s, &row));
-    for (int h = 0; h < 2; h++)
-        *faults += row.half[h].wrong > 0;
+    if (s->settings->check)
+        TRY_TO(done, check_row(s, &row, faults));
     if (job_rank(s->worker->job) == 0)
         status = say(context, &row);
 done:
@@ -362,24 +369,28 @@ done:
     return status;
 }
 
-static enum status measure_sizes(struct subject *s, const char *name, bench_row_fn *say, void *context, size_t *faults)
+/* ---- shapes ---- */
+
+static void drop_shapes(struct subject *s)
 {
-    const struct bench_settings *settings = s->settings;
-    const size_t size = dtype_size(settings->dtype);
-    for (size_t bytes = settings->begin; bytes <= settings->end; bytes *= settings->factor) {
-        s->count = bytes / size;
-        TRY(measure_size(s, name, say, context, faults));
-        if (bytes == 0 || bytes > SIZE_MAX / settings->factor)
-            break;
-    }
-    return STATUS_OK;
+    for (size_t k = 0; k < s->period; k++)
+        shape_destroy(s->shape[k]);
+    s->period = 0;
 }
 
-/* ---- spec ---- */
-
-static enum status make_shapes(struct subject *s, const struct spec *spec)
+static enum status make_shape(struct subject *s, uint64_t step, struct shape **shape)
 {
+    const struct shape_request request = {
+        .layout = &s->worker->layout, .step = step, .count = s->count, .element_bytes = dtype_size(s->settings->dtype)};
+    return spec_shape_for(s->spec, &request, shape);
+}
+
+/* For s->count elements. */
+static enum status make_shapes(struct subject *s)
+{
+    const struct spec *spec = s->spec;
     uint64_t period = 1;
+    drop_shapes(s);
     if (spec->kind == SPEC_EXTERNAL)
         return fail(STATUS_REFUSED, "%s: an external, not built into this program: take a schedule, such as ring",
                     spec->external->name);
@@ -387,65 +398,168 @@ static enum status make_shapes(struct subject *s, const struct spec *spec)
     if (period < 1 || period > PERIOD_MOST)
         return fail(STATUS_REFUSED, "a period of %llu schedules: 1 to %d can be timed", (unsigned long long)period,
                     PERIOD_MOST);
-    for (s->period = 0; s->period < period; s->period++)
-        TRY(spec_shape(spec, &s->worker->layout, s->period, 0, &s->shape[s->period]));
-    if (s->shape[0]->algorithm->traits & TRAIT_MIXING && s->settings->dtype != DTYPE_F32 &&
-        s->settings->dtype != DTYPE_F64)
-        return fail(STATUS_REFUSED,
-                    "mixing averages, which whole numbers can't, and halves only coarsely: give --dtype=f32 or f64");
+    for (; s->period < period; s->period++)
+        TRY(make_shape(s, s->period, &s->shape[s->period]));
+    if ((s->shape[0]->traits & TRAIT_MIXING) != 0 &&
+        (s->settings->dtype == DTYPE_I32 || s->settings->dtype == DTYPE_I64))
+        return fail(STATUS_REFUSED, "mixing averages, which whole numbers can't: give --dtype=f32 or f64");
     return STATUS_OK;
 }
 
-static void drop_shapes(struct subject *s)
+/* The shapes for s->count, and what they have decided. */
+static enum status renew_shapes(struct subject *s)
 {
-    for (size_t k = 0; k < s->period; k++)
-        shape_destroy(s->shape[k]);
+    if (s->period == 0 || spec_is_size_dependent(s->spec))
+        TRY(make_shapes(s));
+    text_clear(&s->decided_before);
+    text_add(&s->decided_before, text_string(&s->decided));
+    text_clear(&s->decided);
+    (void)shape_describe(s->shape[0], &s->decided);
+    TRY(text_check(&s->decided_before));
+    return text_check(&s->decided);
 }
 
 enum status bench_possible(const struct spec *spec, const struct layout *layout, const struct bench_settings *settings)
 {
     const struct worker nobody = {.layout = *layout};
-    struct subject s = {.worker = &nobody, .settings = settings};
-    const enum status status = make_shapes(&s, spec);
+    struct subject s = {
+        .worker = &nobody, .settings = settings, .spec = spec, .count = settings->end / dtype_size(settings->dtype)};
+    const enum status status = make_shapes(&s);
     drop_shapes(&s);
     return status;
 }
 
-static enum status say_refused(const struct subject *s, const char *name, bench_row_fn *say, void *context)
+/* ---- memory ---- */
+
+/* Input and output, or one vector where all is in place. */
+static size_t buffers_of(const struct bench_settings *settings)
 {
-    char reason[512];
-    struct bench_row row = row_for(s, name);
+    return settings->out_of_place ? 2 : 1;
+}
+
+enum status bench_memory(const struct bench_settings *settings, int workers, size_t scratch)
+{
+    const uint64_t available = host_memory_available();
+    size_t vectors, needed;
+    if (!checked_multiply(buffers_of(settings) + scratch, (size_t)workers, &vectors) ||
+        !checked_multiply(vectors, settings->end, &needed))
+        needed = SIZE_MAX;
+    if (available == 0 || needed <= available)
+        return STATUS_OK;
+    return fail(STATUS_REFUSED,
+                "bench: vectors of %zu bytes need %zu bytes for %d worker%s on this host (%zu vector%s each), and %llu "
+                "are available: give a smaller --end%s",
+                settings->end, needed, workers, workers > 1 ? "s" : "", vectors / (size_t)workers,
+                vectors / (size_t)workers > 1 ? "s" : "", (unsigned long long)available,
+                settings->out_of_place ? ", or --in-place=only" : "");
+}
+
+/* How many workers of the job share this host's memory. */
+static enum status count_neighbours(const struct worker *worker, int *count)
+{
+    struct host_identity identity;
+    uint64_t all[WORKERS_MOST];
+    host_identify(&identity);
+    TRY(job_allgather(worker->job, &identity.memory, sizeof identity.memory, all));
+    *count = 0;
+    for (int r = 0; r < job_size(worker->job); r++)
+        *count += all[r] == identity.memory;
+    return STATUS_OK;
+}
+
+/* All workers refuse if one must. */
+static enum status check_memory(const struct subject *s)
+{
+    int neighbours = 0;
+    size_t scratch = 0;
+    uint64_t all[WORKERS_MOST];
+    for (size_t k = 0; k < s->period; k++)
+        scratch = s->shape[k]->scratch > scratch ? s->shape[k]->scratch : scratch;
+    TRY(count_neighbours(s->worker, &neighbours));
+    enum status status = bench_memory(s->settings, neighbours, scratch);
+    const uint64_t refuses = status < 0;
+    TRY(job_allgather(s->worker->job, &refuses, sizeof refuses, all));
+    for (int r = 0; r < job_size(s->worker->job) && status >= 0; r++)
+        if (all[r] != 0)
+            status = fail(STATUS_REFUSED, "bench: the host of rank %d has too little memory for vectors of %zu bytes",
+                          r, s->settings->end);
+    return status;
+}
+
+static enum status make_buffers(struct subject *s)
+{
+    void *memory = NULL;
+    s->bytes_most = s->settings->end + 64;
+    TRY(memory_pages(&memory, s->bytes_most));
+    s->output = memory;
+    if (!s->settings->out_of_place)
+        return STATUS_OK;
+    TRY(memory_pages(&memory, s->bytes_most));
+    s->input = memory;
+    return STATUS_OK;
+}
+
+/* ---- spec ---- */
+
+static enum status say_refused(const struct subject *s, bench_row_fn *say, void *context)
+{
+    char reason[1024];
+    struct bench_row row = row_for(s);
     snprintf(reason, sizeof reason, "%s", status_message());
     row.refused = reason;
     return job_rank(s->worker->job) == 0 ? say(context, &row) : STATUS_OK;
 }
 
+static enum status measure_sizes(struct subject *s, bench_row_fn *say, void *context, size_t *faults)
+{
+    const struct bench_settings *settings = s->settings;
+    for (size_t bytes = settings->begin; bytes <= settings->end; bytes *= settings->factor) {
+        s->count = bytes / dtype_size(settings->dtype);
+        const enum status status = renew_shapes(s);
+        if (status == STATUS_REFUSED)
+            TRY(say_refused(s, say, context));
+        else
+            TRY(status);
+        if (status >= 0)
+            TRY(measure_size(s, say, context, faults));
+        if (bytes == 0 || bytes > SIZE_MAX / settings->factor)
+            break;
+    }
+    return STATUS_OK;
+}
+
+/* Whether it can be done at all: for the largest vector, since memory must hold it, and without a size in the row. */
+static enum status prepare(struct subject *s)
+{
+    s->count = s->settings->end / dtype_size(s->settings->dtype);
+    enum status status = make_shapes(s);
+    s->count = 0;
+    TRY(status);
+    TRY(check_memory(s));
+    return make_buffers(s);
+}
+
 enum status bench_spec(const struct worker *worker, const struct spec *spec, const struct bench_settings *settings,
                        bench_row_fn *say, void *context, size_t *faults)
 {
-    void *memory = NULL;
-    struct text name = {0}, identity = {0};
-    struct subject s = {
-        .worker = worker, .settings = settings, .exact = spec_is_exact(spec), .bytes_most = settings->end + 64};
-    spec_canonical(spec, &name);
-    spec_identity(spec, &identity);
-    s.identity = text_string(&identity);
-    enum status status = make_shapes(&s, spec);
-    if (status == STATUS_REFUSED) {
-        status = say_refused(&s, text_string(&name), say, context);
-        goto done;
-    }
-    TRY_TO(done, status);
-    TRY_TO(done, memory_pages(&memory, s.bytes_most));
-    s.input = memory;
-    TRY_TO(done, memory_pages(&memory, s.bytes_most));
-    s.output = memory;
-    status = measure_sizes(&s, text_string(&name), say, context, faults);
-done:
+    struct subject s = {.worker = worker,
+                        .settings = settings,
+                        .spec = spec,
+                        .data = {.dtype = settings->dtype,
+                                 .op = settings->op,
+                                 .workers = job_size(worker->job),
+                                 .rank = job_rank(worker->job)}};
+    spec_canonical(spec, &s.name);
+    enum status status = prepare(&s);
+    if (status == STATUS_REFUSED)
+        status = say_refused(&s, say, context);
+    else if (status >= 0)
+        status = measure_sizes(&s, say, context, faults);
     memory_pages_release(s.input, s.bytes_most);
     memory_pages_release(s.output, s.bytes_most);
     drop_shapes(&s);
-    text_release(&name);
-    text_release(&identity);
+    text_release(&s.name);
+    text_release(&s.decided);
+    text_release(&s.decided_before);
     return status;
 }

@@ -25,12 +25,16 @@ struct bench_settings {
     const struct platform *platform; /* for predictions; NULL = none */
 };
 
+enum bench_answer { BENCH_NOT_ASKED, BENCH_NO, BENCH_YES };
+
 /* One vector size, out of place and in place. Times in seconds; NAN where not measured. */
 struct bench_half {
     bool measured;
-    double time_s;       /* back-to-back calls, mean over calls and workers           */
-    double p50_s, p99_s; /* second pass: each call of the slowest worker              */
-    double wrong;        /* elements that are wrong, all workers; NAN: not checked    */
+    double time_s;                   /* back-to-back calls, mean over calls and workers           */
+    double p50_s, p99_s;             /* second pass: each call of the slowest worker              */
+    double wrong;                    /* elements that are wrong, all workers; NAN: not checked    */
+    enum bench_answer equal_bits;    /* after a call on random numbers, on all workers */
+    enum bench_answer deterministic; /* with deterministic=1: a part of the vector gives alone what it gives within */
 };
 struct bench_row {
     const char *name; /* canonical spec */
@@ -42,12 +46,16 @@ struct bench_row {
     size_t wire_bytes, messages;              /* counted in the transport, maximum over workers  */
     size_t schedule_bytes, schedule_messages; /* the schedule's, likewise                */
     double predicted_s;                       /* NAN without a platform                          */
-    const char *refused;                      /* NULL: measured                                  */
+    const char *decided;                      /* what the shape says that it has decided; NULL: nothing */
+    bool decided_anew;                        /* something else than for the size before                */
+    bool has_files;
+    uint64_t files_hash; /* of the files that the spec names */
+    const char *refused; /* NULL: measured                                  */
 };
 
 /* Measure one spec at every size, on all workers of the job together; rank 0 gets each row through `row`. A schedule
- * that refuses this team is one row with its reason. Wrong elements or traffic that differs from the schedule's make
- * *faults grow. */
+ * that refuses this team is one row with its reason. Wrong elements, traffic that differs from the schedule's, and bits
+ * that differ where the spec promises equal ones make *faults grow. */
 typedef enum status bench_row_fn(void *context, const struct bench_row *row);
 enum status bench_spec(const struct worker *worker, const struct spec *spec, const struct bench_settings *settings,
                        bench_row_fn *row, void *context, size_t *faults) MUST_CHECK;
@@ -55,6 +63,10 @@ enum status bench_spec(const struct worker *worker, const struct spec *spec, con
 /* STATUS_REFUSED, with the reason, when a team of this layout can't run the spec: known without a job. */
 enum status bench_possible(const struct spec *spec, const struct layout *layout,
                            const struct bench_settings *settings) MUST_CHECK;
+
+/* STATUS_REFUSED, with what is needed and what there is, when this host can't hold the largest vectors of `workers` of its
+ * workers: input, output (one of them where all is in place) and `scratch` more of that size. */
+enum status bench_memory(const struct bench_settings *settings, int workers, size_t scratch) MUST_CHECK;
 
 /* Heads and rows in each format on stdout; JSON rows are collected. */
 void bench_print_head(const struct bench_settings *settings, int workers, const char *transport);

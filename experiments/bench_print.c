@@ -25,12 +25,12 @@ static void nccl_head(const struct bench_settings *settings)
     printf("# %10s  %12s  %8s  %6s  %6s  %7s  %6s  %6s  %6s  %7s  %6s  %6s  %6s", "size", "count", "type", "redop",
            "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong");
     if (settings->extended)
-        printf("  %9s  %9s  %9s  %9s  %12s  %8s  %9s", "p50", "p99", "p50 in", "p99 in", "wire", "messages",
-               "predicted");
+        printf("  %9s  %9s  %9s  %9s  %12s  %8s  %9s  %5s", "p50", "p99", "p50 in", "p99 in", "wire", "messages",
+               "predicted", "equal");
     printf("\n# %10s  %12s  %8s  %6s  %6s  %7s  %6s  %6s  %6s  %7s  %6s  %6s  %6s", "(B)", "(elements)", "", "", "",
            "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "");
     if (settings->extended)
-        printf("  %9s  %9s  %9s  %9s  %12s  %8s  %9s", "(us)", "(us)", "(us)", "(us)", "(B)", "", "(us)");
+        printf("  %9s  %9s  %9s  %9s  %12s  %8s  %9s  %5s", "(us)", "(us)", "(us)", "(us)", "(B)", "", "(us)", "bits");
     putchar('\n');
 }
 
@@ -39,6 +39,7 @@ static const char *const csv_columns[] = {
     "op",           "in_place", "time_us",    "p50_us",   "p99_us",         "algbw",
     "busbw",        "wrong",    "wire_bytes", "messages", "schedule_bytes", "schedule_messages",
     "predicted_us", "refused"};
+static const char *const csv_extended_columns[] = {"equal_bits", "deterministic", "decided", "files_hash"};
 
 void bench_print_head(const struct bench_settings *settings, int workers, const char *transport)
 {
@@ -48,6 +49,8 @@ void bench_print_head(const struct bench_settings *settings, int workers, const 
         struct text row = {0};
         for (size_t i = 0; i < sizeof csv_columns / sizeof *csv_columns; i++)
             csv_add(&row, csv_columns[i]);
+        for (size_t i = 0; settings->extended && i < sizeof csv_extended_columns / sizeof *csv_extended_columns; i++)
+            csv_add(&row, csv_extended_columns[i]);
         csv_end(&row);
         fputs(text_string(&row), stdout);
         text_release(&row);
@@ -100,6 +103,27 @@ static void print_microseconds(double seconds)
         printf("  %9s", "-");
 }
 
+static const char *answer_word(enum bench_answer answer, const char *no, const char *yes, const char *unknown)
+{
+    return answer == BENCH_NO ? no : answer == BENCH_YES ? yes : unknown;
+}
+
+/* Whether all workers had equal bits, out of place and in place. */
+static enum bench_answer both_halves(const struct bench_row *row)
+{
+    const enum bench_answer one = row->half[0].equal_bits, other = row->half[1].equal_bits;
+    if (one == BENCH_NO || other == BENCH_NO)
+        return BENCH_NO;
+    return one == BENCH_YES || other == BENCH_YES ? BENCH_YES : BENCH_NOT_ASKED;
+}
+
+static void files_hash_word(const struct bench_row *row, char word[17])
+{
+    word[0] = '\0';
+    if (row->has_files)
+        snprintf(word, 17, "%016llx", (unsigned long long)row->files_hash);
+}
+
 static void nccl_row(const struct bench_row *row)
 {
     printf("%12zu  %12zu  %8s  %6s  %6s", row->bytes, row->count, dtype_long_name(row->settings->dtype),
@@ -113,6 +137,7 @@ static void nccl_row(const struct bench_row *row)
         }
         printf("  %12zu  %8zu", row->wire_bytes, row->messages);
         print_microseconds(row->predicted_s);
+        printf("  %5s", answer_word(both_halves(row), "no", "yes", "-"));
     }
     putchar('\n');
 }
@@ -153,17 +178,33 @@ static void csv_row(const struct bench_row *row, int in_place)
     csv_add_size(&line, row->schedule_messages);
     csv_add_real(&line, row->predicted_s * 1e6, 7);
     csv_add(&line, refused ? row->refused : "");
+    if (row->settings->extended) {
+        char hash[17];
+        files_hash_word(row, hash);
+        csv_add(&line, answer_word(half->equal_bits, "false", "true", ""));
+        csv_add(&line, answer_word(half->deterministic, "false", "true", ""));
+        csv_add(&line, row->decided);
+        csv_add(&line, hash);
+    }
     csv_end(&line);
     fputs(text_string(&line), stdout);
     text_release(&line);
+}
+
+static json_t *answer_json(enum bench_answer answer)
+{
+    return answer == BENCH_NOT_ASKED ? json_null() : json_boolean(answer == BENCH_YES);
 }
 
 static enum status json_row(const struct bench_row *row, int in_place, json_t *rows)
 {
     const struct bench_half *half = &row->half[in_place];
     const bool refused = row->refused != NULL;
+    char hash[17];
+    files_hash_word(row, hash);
     json_t *object = json_pack(
-        "{s:s, s:i, s:s, s:I, s:I, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:s?}",
+        "{s:s, s:i, s:s, s:I, s:I, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:s?, s:o, "
+        "s:o, s:s?, s:s?}",
         "allreduce", row->name, "workers", row->workers, "transport", row->transport, "bytes", (json_int_t)row->bytes,
         "count", (json_int_t)row->count, "dtype", dtype_name(row->settings->dtype), "op",
         reduce_op_name(row->settings->op), "in_place", in_place, "time_us", json_number(half->time_s * 1e6), "p50_us",
@@ -172,7 +213,9 @@ static enum status json_row(const struct bench_row *row, int in_place, json_t *r
         isfinite(half->wrong) ? json_integer((json_int_t)half->wrong) : json_null(), "wire_bytes",
         (json_int_t)row->wire_bytes, "messages", (json_int_t)row->messages, "schedule_bytes",
         (json_int_t)row->schedule_bytes, "schedule_messages", (json_int_t)row->schedule_messages, "predicted_us",
-        json_number(row->predicted_s * 1e6), "refused", row->refused);
+        json_number(row->predicted_s * 1e6), "refused", row->refused, "equal_bits", answer_json(half->equal_bits),
+        "deterministic", answer_json(half->deterministic), "decided", row->decided, "files_hash",
+        row->has_files ? hash : NULL);
     if (object == NULL || json_array_append_new(rows, object) != 0)
         return fail(STATUS_NO_MEMORY, "bench: no memory for a row");
     return STATUS_OK;
@@ -181,7 +224,10 @@ static enum status json_row(const struct bench_row *row, int in_place, json_t *r
 enum status bench_print_row(const struct bench_row *row, json_t *rows)
 {
     const enum bench_format format = row->settings->format;
-    if (row->refused != NULL && (format == BENCH_NCCL || format == BENCH_OSU)) {
+    const bool table = format == BENCH_NCCL || format == BENCH_OSU;
+    if (table && row->decided_anew && row->decided != NULL)
+        printf("# decided: %s\n", row->decided);
+    if (row->refused != NULL && table) {
         printf("# refused: %s\n", row->refused);
     } else if (format == BENCH_NCCL) {
         nccl_row(row);

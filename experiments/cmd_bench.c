@@ -64,7 +64,7 @@ static const struct option options_table[] = {
      .help = "which are measured"},
     {.key = "check",
      .type = OPTION_FLAG,
-     .help = "compare every element with the exact result (with op=sum: of sum and of avg)"},
+     .help = "compare every element with the exact result (op=sum: of sum and of avg), and all workers' bits"},
     {.key = "format",
      .type = OPTION_CHOICE,
      .default_text = "nccl",
@@ -76,7 +76,7 @@ static const struct option options_table[] = {
      .choices = "yes|no",
      .help = "csv: the line of column names"},
     {.key = "json", .type = OPTION_FLAG, .help = "the same as --format=json"},
-    {.key = "extended", .type = OPTION_FLAG, .help = "p50, p99, wire bytes, messages and prediction, too"},
+    {.key = "extended", .type = OPTION_FLAG, .help = "p50, p99, wire bytes, messages, prediction, equal bits, too"},
     {.key = "platform", .type = OPTION_STRING, .help = "platform file for predictions (chorale calibrate)"},
     {.key = "rows", .type = OPTION_STRING, .help = "JSON rows to this file instead of stdout"},
     WORKER_OPTIONS,
@@ -203,8 +203,11 @@ static enum status measure(const struct plan *plan, const struct worker *worker)
     if (speaks && plan->settings.format == BENCH_JSON)
         TRY_TO(done, say_json(plan, rows));
     if (faults > 0)
-        status = fail(STATUS_FORMAT,
-                      "bench: %zu rows are wrong: wrong elements, or bytes that the schedule does not have", faults);
+        status = fail(
+            STATUS_FORMAT,
+            "bench: %zu rows are wrong: wrong elements, bits that should be equal, or bytes that the schedule does "
+            "not have",
+            faults);
 done:
     json_decref(rows);
     return status;
@@ -236,6 +239,7 @@ static enum status check_plan(const struct plan *plan)
     char reason[1024] = "";
     for (size_t i = 0; i < plan->count && status >= 0; i++) {
         struct layout layout = {0};
+        TRY(bench_memory(&plan->settings, plan->counts[i], 0));
         TRY(team_layout(plan, plan->counts[i], &layout));
         for (size_t k = 0; k < plan->spec_count && status >= 0 && !possible; k++) {
             status = bench_possible(&plan->specs[k], &layout, &plan->settings);

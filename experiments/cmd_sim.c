@@ -106,33 +106,51 @@ static json_t *totals_json(const char *name, int workers, size_t bytes, const st
                      "event", "events", (json_int_t)result->events, "wall_s", json_number(result->wall_s), "refused");
 }
 
-static enum status sim_collective(const struct run *run, const struct spec *spec, const char *name,
-                                  const struct layout *layout)
+/* The mean over a period of its communication; for a schedule that is one call. What the first shape decides is appended
+ * to *decided. */
+static enum status sim_period(const struct run *run, const struct spec *spec, const struct layout *layout,
+                              struct sim_result *result, struct text *decided)
 {
     struct shape *shape = NULL;
-    struct sim_result result = {.time_s = 0};
     const struct sim_request request = network_of(run, layout);
-    const size_t bytes = option_size(run->options, "bytes");
+    const size_t count = option_size(run->options, "bytes") / 4;
     uint64_t period = 1;
     double total_s = 0;
     TRY(spec_period(spec, layout, &period));
-    for (uint64_t step = 0; step < period; step++) { /* a strategy: the mean over a period of its communication */
-        TRY(spec_shape(spec, layout, step, bytes / 4, &shape));
-        const enum status status = sim_schedule(&request, shape, bytes / 4, 4, NULL, NULL, &result);
+    for (uint64_t step = 0; step < period; step++) {
+        TRY(spec_shape(spec, layout, step, count, &shape));
+        const enum status status = sim_schedule(&request, shape, count, 4, NULL, NULL, result);
+        if (step == 0)
+            (void)shape_describe(shape, decided);
         shape_destroy(shape);
         TRY(status);
-        total_s += result.time_s;
+        total_s += result->time_s;
     }
-    result.time_s = total_s / (double)period;
-    if (run->json) {
-        json_t *row = totals_json(name, layout->workers, bytes / 4 * 4, &result);
+    result->time_s = total_s / (double)period;
+    return STATUS_OK;
+}
+
+static enum status sim_collective(const struct run *run, const struct spec *spec, const char *name,
+                                  const struct layout *layout)
+{
+    struct sim_result result = {.time_s = 0};
+    struct text decided = {0};
+    const size_t bytes = option_size(run->options, "bytes") / 4 * 4;
+    const enum status status = sim_period(run, spec, layout, &result, &decided);
+    const char *words = decided.length > 0 ? text_string(&decided) : NULL;
+    if (status >= 0 && run->json) {
+        json_t *row = totals_json(name, layout->workers, bytes, &result);
         json_object_set_new(row, "platform", json_string(run->platform.name));
+        json_object_set_new(row, "decided", words != NULL ? json_string(words) : json_null());
         json_array_append_new(run->rows, row);
-    } else {
-        printf("%-36s %6d %12zu %14.2f %12llu %8.2f\n", name, layout->workers, bytes / 4 * 4, result.time_s * 1e6,
+    } else if (status >= 0) {
+        if (words != NULL)
+            printf("# %s decided: %s\n", name, words);
+        printf("%-36s %6d %12zu %14.2f %12llu %8.2f\n", name, layout->workers, bytes, result.time_s * 1e6,
                (unsigned long long)result.events, result.wall_s);
     }
-    return STATUS_OK;
+    text_release(&decided);
+    return status;
 }
 
 static enum status sim_training(const struct run *run, const struct spec *spec, const char *name,

@@ -159,10 +159,11 @@ static enum status read_plan(struct option_values *options, struct plan *plan)
 
 #define SAY_EVERY_NS 1000000000U
 
-static void say_start(void *context, const struct train_request *request, const struct model *model, uint64_t steps,
-                      const char *folder)
+static void say_start(void *context, const struct train_start *start)
 {
     (void)context;
+    const struct train_request *request = start->request;
+    const struct model *model = start->model;
     struct text spec = {0};
     spec_canonical(request->spec, &spec);
     printf("%s on %d worker%s: %s (%zu parameters), %d x %d pixels, batch %d a worker, device %s%s%s, %d thread%s\n",
@@ -171,9 +172,11 @@ static void say_start(void *context, const struct train_request *request, const 
            request->profile != NULL ? " of " : "", request->profile != NULL ? request->profile : "", request->threads,
            request->threads > 1 ? "s" : "");
     printf("%llu steps, lr %g per 256 images, momentum %g, weight decay %g, warm-up %llu steps, seed %llu\n",
-           (unsigned long long)steps, request->lr, request->momentum, request->weight_decay,
+           (unsigned long long)start->steps, request->lr, request->momentum, request->weight_decay,
            (unsigned long long)request->warmup_steps, (unsigned long long)request->seed);
-    printf("results in %s\n", folder);
+    if (start->decided != NULL)
+        printf("decided: %s\n", start->decided);
+    printf("results in %s\n", start->folder);
     (void)fflush(stdout);
     text_release(&spec);
 }

@@ -1,6 +1,7 @@
 /* cmd_verify.c - chorale verify: proves schedules for each worker count asked for. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "algos/spec.h"
 #include "algos/verify.h"
@@ -16,7 +17,7 @@ static const char head[] =
     "Proves from the ops alone that every contribution arrives exactly once, that nothing deadlocks, races or\n"
     "is finalised twice, on all cores. Says what the additions have, as no element's bits depend on timing: equal\n"
     "bits on all workers; the same order of additions for all elements; whole inputs (no partial sum travels).\n"
-    "Strategies: each distinct schedule of a period.\n";
+    "Strategies: each distinct schedule of a period; auto: each that it takes for 4 bytes to 1 GiB.\n";
 
 static const struct option options_table[] = {
     {.key = "allreduce", .repeats = true, .type = OPTION_SPEC, .default_text = "all", .help = "specs (chorale list)"},
@@ -69,30 +70,79 @@ static enum status layout_for(const struct proofs *proofs, int workers, struct l
 
 /* ---- proving, in a process of its own ---- */
 
-/* Every distinct schedule of a period. */
+static enum status verify_one(const struct shape *shape, struct row *row)
+{
+    struct verify_result result;
+    TRY(verify_shape(shape, &result));
+    row->equal_bits &= result.equal_bits;
+    row->same_order &= result.same_order;
+    row->whole_inputs &= result.whole_inputs;
+    row->ok = result.ok;
+    if (!result.ok)
+        (void)snprintf(row->reason, sizeof row->reason, "%s", result.reason);
+    return STATUS_OK;
+}
+
+/* Every distinct schedule of a period, as long as all are right. */
 static enum status verify_steps(const struct spec *spec, const struct layout *layout, struct row *row)
 {
     uint64_t period = 1;
-    row->equal_bits = row->same_order = row->whole_inputs = true;
-    if (spec->kind == SPEC_STRATEGY)
-        TRY(spec->strategy->period(&spec->options, layout, &period));
-    for (uint64_t step = 0; step < period; step++) {
+    TRY(spec_period(spec, layout, &period));
+    row->ok = true;
+    for (uint64_t step = 0; step < period && row->ok; step++) {
         struct shape *shape = NULL;
-        struct verify_result result;
         TRY(spec_shape(spec, layout, step, 0, &shape));
-        const enum status status = verify_shape(shape, &result);
+        const enum status status = verify_one(shape, row);
         shape_destroy(shape);
         TRY(status);
-        if (!result.ok) {
-            (void)snprintf(row->reason, sizeof row->reason, "%s", result.reason);
-            return STATUS_OK;
-        }
-        row->equal_bits &= result.equal_bits;
-        row->same_order &= result.same_order;
-        row->whole_inputs &= result.whole_inputs;
     }
-    row->ok = true;
     return STATUS_OK;
+}
+
+/* Whether the shape has decided something that is not among the lines of *decisions yet, where it is added. */
+static bool decides_anew(const struct shape *shape, struct text *decisions)
+{
+    struct text line = {0};
+    text_add(&line, "\n");
+    (void)shape_describe(shape, &line);
+    text_add(&line, "\n");
+    const bool anew = strstr(text_string(decisions), text_string(&line)) == NULL;
+    if (anew)
+        text_add(decisions, text_string(&line));
+    text_release(&line);
+    return anew;
+}
+
+/* One that takes different schedules for different sizes: every distinct one for 4 bytes to 1 GiB. Two add up in two
+ * orders. */
+static enum status verify_sizes(const struct spec *spec, const struct layout *layout, struct row *row)
+{
+    struct text decisions = {0};
+    enum status status = STATUS_OK;
+    row->ok = true;
+    for (size_t count = 1; count <= (size_t)1 << 28 && row->ok && status >= 0; count *= 2) {
+        struct shape *shape = NULL;
+        TRY_TO(done, spec_shape(spec, layout, 0, count, &shape));
+        const bool first = decisions.length == 0;
+        if (decides_anew(shape, &decisions)) {
+            row->same_order &= first;
+            status = verify_one(shape, row);
+        }
+        shape_destroy(shape);
+    }
+    if (status >= 0)
+        status = text_check(&decisions);
+done:
+    text_release(&decisions);
+    return status;
+}
+
+static enum status verify_spec(const struct spec *spec, const struct layout *layout, struct row *row)
+{
+    row->equal_bits = row->same_order = row->whole_inputs = true;
+    if (spec_is_size_dependent(spec))
+        return verify_sizes(spec, layout, row);
+    return verify_steps(spec, layout, row);
 }
 
 static void prove(void *context, size_t job, void *result)
@@ -102,8 +152,9 @@ static void prove(void *context, size_t job, void *result)
     struct layout layout = {0};
     enum status status = layout_for(proofs, proofs->counts[job % proofs->count], &layout);
     if (status >= 0)
-        status = verify_steps(&proofs->specs[job / proofs->count], &layout, row);
+        status = verify_spec(&proofs->specs[job / proofs->count], &layout, row);
     if (status < 0) {
+        row->ok = false;
         row->refused = status == STATUS_REFUSED;
         (void)snprintf(row->reason, sizeof row->reason, "%s", status_message());
     }

@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/memory.h"
@@ -100,7 +101,11 @@ static enum status make_step(struct exchanges *exchanges, uint64_t step, struct 
         size_t count = exchanges->bucket[b].count;
         release_line(&lines[b]);
         TRY(make_shape(exchanges, step, count, &shape));
-        TRY(fill_line(exchanges, shape, exchanges->name, count, exchanges->op, &lines[b]));
+        struct text name = {0};
+        spec_call_name(exchanges->spec, shape, &name);
+        enum status status = fill_line(exchanges, shape, text_string(&name), count, exchanges->op, &lines[b]);
+        text_release(&name);
+        TRY(status);
     }
     return STATUS_OK;
 }
@@ -146,7 +151,7 @@ enum status exchanges_create(const struct exchange_request *request, struct exch
     exchanges->spec = request->spec;
     exchanges->layout = request->layout;
     exchanges->made_for = UINT64_MAX;
-    spec_identity(request->spec, &name);
+    spec_canonical(request->spec, &name);
     TRY_TO(done, text_check(&name));
     TRY_TO(done, memory_string(&exchanges->name, text_string(&name)));
     TRY_TO(done, find_op(exchanges));
@@ -176,6 +181,51 @@ void exchanges_destroy(struct exchanges *exchanges)
     free(exchanges->bucket);
     free(exchanges->name);
     free(exchanges);
+}
+
+/* ---- what was decided ---- */
+
+/* Of bucket b in the first step; NULL: nothing. Caller frees. */
+static char *decision_of(const struct exchanges *exchanges, size_t b)
+{
+    struct text text = {0};
+    const struct shape *shape = exchanges->line[b].shape;
+    if (shape != NULL && shape_describe(shape, &text) && !text.failed)
+        return text.data;
+    text_release(&text);
+    return NULL;
+}
+
+/* All buckets from `first` on that share its decision, unless one before does. */
+static void add_decision(const struct exchanges *exchanges, size_t first, struct text *text)
+{
+    char *decision = decision_of(exchanges, first);
+    size_t count = 0, least = SIZE_MAX, most = 0;
+    for (size_t b = 0; decision != NULL && b < exchanges->buckets; b++) {
+        char *other = decision_of(exchanges, b);
+        const bool same = other != NULL && strcmp(decision, other) == 0;
+        const size_t bytes = exchanges->bucket[b].count * sizeof(float);
+        free(other);
+        if (!same)
+            continue;
+        if (b < first)
+            break;
+        count++;
+        least = bytes < least ? bytes : least;
+        most = bytes > most ? bytes : most;
+    }
+    if (count == 1)
+        text_addf(text, "%s%s: %zu B", text->length > 0 ? "; " : "", decision, most);
+    else if (count > 1)
+        text_addf(text, "%s%s: %zu buckets of %zu to %zu B", text->length > 0 ? "; " : "", decision, count, least,
+                  most);
+    free(decision);
+}
+
+void exchanges_describe(const struct exchanges *exchanges, struct text *text)
+{
+    for (size_t b = 0; b < exchanges->buckets; b++)
+        add_decision(exchanges, b, text);
 }
 
 /* ---- an exchange ---- */

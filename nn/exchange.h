@@ -10,6 +10,7 @@
 
 #include "algos/spec.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "comm/comm.h"
 #include "nn/model.h"
 #include "nn/strategies/method.h"
@@ -40,6 +41,11 @@ struct exchanges;
  * exchanges_destroy(). */
 enum status exchanges_create(const struct exchange_request *request, struct exchanges **exchanges) MUST_CHECK;
 void exchanges_destroy(struct exchanges *exchanges); /* accepts NULL */
+
+/* What the schedules of the first step have decided that the spec leaves open (struct algorithm, describe), each kind once
+ * with its buckets: "ring, by the closed forms: 3 buckets of 37632 to 9437184 B; ...". Nothing where nothing is. Appended.
+ */
+void exchanges_describe(const struct exchanges *exchanges, struct text *text);
 
 /* For a method. start: all buckets of the step's exchange, in the order of bucket_cut(). wait: until all are done;
  * STATUS_INTERNAL when the bytes sent are not those of the schedule. */

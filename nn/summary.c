@@ -127,6 +127,22 @@ static json_t *bucket_json(size_t bucket)
     return bucket == BUCKET_TENSOR ? json_string("tensor") : json_integer((json_int_t)bucket);
 }
 
+static json_t *text_json(const char *text)
+{
+    return text != NULL ? json_string(text) : json_null();
+}
+
+/* Of the files that the spec names. */
+static json_t *files_hash_json(const struct spec *spec)
+{
+    char text[17];
+    uint64_t hash;
+    if (!spec_files_hash(spec, &hash))
+        return json_null();
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+    return json_string(text);
+}
+
 /* What was asked for. */
 static json_t *settings_json(const struct trainer *trainer, size_t skip)
 {
@@ -149,8 +165,11 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
     text_release(&spec);
     text_release(&nodes);
     const char *mode = request->backend == &backend_replay ? "replayed" : "measured";
+    const char *decided = trainer->decided.length > 0 ? text_string(&trainer->decided) : NULL;
     if (object != NULL && (json_object_set_new(object, "seed", json_integer((json_int_t)request->seed)) != 0 ||
-                           json_object_set_new(object, "mode", json_string(mode)) != 0)) {
+                           json_object_set_new(object, "mode", json_string(mode)) != 0 ||
+                           json_object_set_new(object, "decided", text_json(decided)) != 0 ||
+                           json_object_set_new(object, "files_hash", files_hash_json(request->spec)) != 0)) {
         json_decref(object);
         return NULL;
     }

@@ -165,8 +165,15 @@ static enum status trainer_open(const struct train_request *request, struct trai
     trainer->replica.optimizer = trainer->optimizer;
     trainer->replica.rate = &trainer->rate;
     TRY(open_records(trainer));
+    exchanges_describe(trainer->exchanges, &trainer->decided);
+    TRY(text_check(&trainer->decided));
+    const struct train_start start = {.request = request,
+                                      .model = trainer->model,
+                                      .steps = trainer->steps,
+                                      .folder = text_string(&trainer->folder),
+                                      .decided = trainer->decided.length > 0 ? text_string(&trainer->decided) : NULL};
     if (request->started != NULL && job_rank(request->job) == 0)
-        request->started(request->context, request, trainer->model, trainer->steps, text_string(&trainer->folder));
+        request->started(request->context, &start);
     return STATUS_OK;
 }
 
@@ -200,6 +207,7 @@ static void trainer_close(struct trainer *trainer)
     if (trainer->log != NULL)
         (void)fclose(trainer->log); /* nothing was written */
     text_release(&trainer->folder);
+    text_release(&trainer->decided);
 }
 
 /* ---- a step ---- */

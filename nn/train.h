@@ -46,6 +46,15 @@ struct train_progress {
     double top1, test_loss; /* when evaluated */
 };
 
+/* What a run is about to do, told on rank 0. */
+struct train_start {
+    const struct train_request *request;
+    const struct model *model;
+    uint64_t steps;
+    const char *folder;
+    const char *decided; /* by the schedules, exchanges_describe(); NULL: nothing */
+};
+
 struct train_request {
     struct job *job;
     struct comm *comm;
@@ -73,8 +82,7 @@ struct train_request {
     const char *profile_out; /* file for layer times, written by rank 0; NULL = none                     */
     int timing_skip;         /* first steps left out of mean times; negative: 2, fewer in very short runs */
 
-    void (*started)(void *context, const struct train_request *request, const struct model *model, uint64_t steps,
-                    const char *folder); /* rank 0, before the first step; may be NULL */
+    void (*started)(void *context, const struct train_start *start); /* rank 0, before the first step; may be NULL */
     void (*progress)(void *context, const struct train_progress *progress); /* rank 0; may be NULL */
     void *context;
 };

@@ -33,9 +33,10 @@ struct trainer {
     float *state;           /* running statistics */
     float *images;
     int32_t *labels;
-    struct text folder; /* rank 0 */
-    FILE *log;          /* rank 0: in that folder, until `metrics` has it */
-    char started[32];   /* wall clock */
+    struct text folder;  /* rank 0 */
+    struct text decided; /* by the schedules, exchanges_describe() */
+    FILE *log;           /* rank 0: in that folder, until `metrics` has it */
+    char started[32];    /* wall clock */
 
     uint64_t mark_ns; /* end of the latest step */
     double loss[2];   /* of this worker in step t: loss[t % 2] */

@@ -298,7 +298,10 @@ static enum status find_kind(struct hierarchy *h, const struct spec *intra, cons
         }
     }
     struct shape *shape;
-    enum status status = spec_shape(intra, layout, request->step, request->count, &shape);
+    struct shape_request inner = *request;
+    inner.layout = layout;
+    inner.halves = true;
+    enum status status = spec_shape_for(intra, &inner, &shape);
     if (status < 0) {
         layout_release(layout);
         return status;
@@ -334,7 +337,10 @@ static enum status make_inter(struct hierarchy *h, const struct spec *inter, con
     free(leaders);
     if (status < 0)
         return status;
-    status = spec_shape(inter, &layout, request->step, request->count, &h->inter);
+    struct shape_request inner = *request;
+    inner.layout = &layout;
+    inner.count = request->count / h->kinds[0].shape->chunks; /* of a piece, where nodes are equal */
+    status = spec_shape_for(inter, &inner, &h->inter);
     layout_release(&layout);
     return status;
 }
@@ -412,12 +418,14 @@ static void fill_shape(struct hierarchy *h, struct shape *shape)
     uint32_t spread = 0;
     shape->traits = (shape->traits & ~(common | TRAIT_EQUAL_BITS)) |
                     (h->inter->traits & (common | TRAIT_EQUAL_BITS)); /* in a node one worker owns each piece */
+    shape->traits |= h->inter->traits & TRAIT_SIZE_DEPENDENT;
     shape->lanes = h->inter->lanes;
     shape->scratch = h->inter->scratch;
     for (int k = 0; k < h->kind_count; k++) {
         const struct shape *intra = h->kinds[k].shape;
         h->begin = intra->split > h->begin ? intra->split : h->begin;
         shape->traits &= intra->traits | ~common;
+        shape->traits |= intra->traits & TRAIT_SIZE_DEPENDENT;
         spread = intra->rounds - intra->split > spread ? intra->rounds - intra->split : spread;
         shape->lanes = intra->lanes > shape->lanes ? intra->lanes : shape->lanes;
         shape->scratch = intra->scratch > shape->scratch ? intra->scratch : shape->scratch;
@@ -464,6 +472,19 @@ out:
     return status;
 }
 
+/* What the parts have decided, that of the first node for all. */
+static void hierarchical_describe(const struct shape *shape, struct text *text)
+{
+    const struct hierarchy *h = shape->state;
+    struct text intra = {0}, inter = {0};
+    if (shape_describe(intra_of(h, 0), &intra))
+        text_addf(text, "intra %s", text_string(&intra));
+    if (shape_describe(h->inter, &inter))
+        text_addf(text, "%sinter %s", intra.length > 0 ? "; " : "", text_string(&inter));
+    text_release(&intra);
+    text_release(&inter);
+}
+
 const struct algorithm algorithm_hierarchical = {
     .name = "hierarchical",
     .aliases = "hier",
@@ -475,5 +496,6 @@ const struct algorithm algorithm_hierarchical = {
     .emit = hierarchical_emit,
     .owner = hierarchical_owner,
     .release = hierarchical_release,
+    .describe = hierarchical_describe,
     .cost = hierarchical_cost,
 };

@@ -60,3 +60,59 @@ Test(csv, failure_is_seen)
     EXPECT_FAIL(STATUS_NO_MEMORY, "", text_check(&row));
     text_release(&row);
 }
+
+/* ---- reading ---- */
+
+/* Fields of `text`, each followed by ';', rows by '/'. */
+static void expect_read(const char *text, const char *wanted)
+{
+    struct text field = {0}, found = {0};
+    const char *at = text;
+    while (*at != '\0') {
+        bool last = false;
+        EXPECT_OK(csv_next(&at, &field, &last));
+        text_addf(&found, "%s;%s", text_string(&field), last ? "/" : "");
+    }
+    cr_expect_str_eq(text_string(&found), wanted);
+    text_release(&field);
+    text_release(&found);
+}
+
+Test(csv, reads_rows)
+{
+    expect_read("a,b\n1,2\n", "a;b;/1;2;/");
+    expect_read("a,b\r\n1,2", "a;b;/1;2;/");
+    expect_read(",,\n", ";;;/");
+    expect_read("\"a,\nb\",\"say \"\"x\"\"\",\"\"\n", "a,\nb;say \"x\";;/");
+}
+
+Test(csv, reads_what_it_writes)
+{
+    struct text row = {0}, field = {0};
+    const char *const words[] = {"", "plain", "a,b", "\"", "line\nend", "\r", "x\"y"};
+    for (size_t i = 0; i < 7; i++)
+        csv_add(&row, words[i]);
+    csv_end(&row);
+    const char *at = text_string(&row);
+    for (size_t i = 0; i < 7; i++) {
+        bool last = false;
+        EXPECT_OK(csv_next(&at, &field, &last));
+        cr_expect_str_eq(text_string(&field), words[i]);
+        cr_expect_eq(last, i == 6);
+    }
+    cr_expect_eq(*at, '\0');
+    text_release(&row);
+    text_release(&field);
+}
+
+Test(csv, torn_quotes_are_refused)
+{
+    static const char *const torn[] = {"\"a", "\"a\"b,c\n", "\"a\"\"\n"};
+    for (size_t i = 0; i < 3; i++) {
+        struct text field = {0};
+        bool last = false;
+        const char *at = torn[i];
+        EXPECT_FAIL(STATUS_FORMAT, "", csv_next(&at, &field, &last));
+        text_release(&field);
+    }
+}

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "support_program.h"
 
 #define TRANSPORTS "shm, tcp"
@@ -45,6 +46,11 @@ static json_t *rows_of(const char *words)
 static bool is_about(double a, double b)
 {
     return fabs(a - b) <= 1e-6 * fabs(b);
+}
+
+static bool is_refused(const json_t *row)
+{
+    return !json_is_null(json_object_get(row, "refused"));
 }
 
 /* What holds for every row that was measured. */
@@ -135,7 +141,7 @@ static void expect_all_right(const char *transport)
     json_t *rows = rows_of(words);
     json_array_foreach(rows, index, row)
     {
-        if (!json_is_null(json_object_get(row, "refused")))
+        if (is_refused(row))
             continue;
         expect_right(row, words);
         cr_expect_str_eq(string_of(row, "transport"), transport);
@@ -191,6 +197,126 @@ Test(bench, every_type_and_reduction_is_right)
     }
 }
 
+/* ---- bits ---- */
+
+static bool has_trait(const json_t *entry, const char *name)
+{
+    size_t index = 0;
+    json_t *trait = NULL;
+    bool found = false;
+    json_array_foreach(json_object_get(entry, "traits"), index, trait) found =
+        found || strcmp(json_string_value(trait), name) == 0;
+    return found;
+}
+
+Test(bench, deterministic_schedules_give_a_part_the_bits_that_it_has_in_the_whole)
+{
+    struct text words = {0};
+    size_t index = 0, asked = 0;
+    json_t *entry = NULL, *row = NULL, *list = program_json("list --json");
+    text_add(&words, "bench -n 3,5 --sizes=4..40000:x100 --check --iters=1 -w 0 --json --transport=shm "
+                     "--allreduce='hierarchical:group=2,intra=rhd,inter=rd,deterministic=1");
+    json_array_foreach(json_object_get(list, "algorithms"), index, entry)
+    {
+        if (!has_trait(entry, "same-order") || !has_trait(entry, "equal-bits") || has_trait(entry, "needs-file"))
+            continue;
+        text_addf(&words, " %s:deterministic=1", string_of(entry, "name"));
+        asked++;
+    }
+    text_add(&words, "'");
+    cr_assert_gt(asked, 2);
+    json_t *rows = rows_of(text_string(&words));
+    cr_expect_gt(json_array_size(rows), 2 * 2 * 3);
+    json_array_foreach(rows, index, row)
+    {
+        if (is_refused(row))
+            continue;
+        cr_expect(json_is_true(json_object_get(row, "deterministic")), "%s", string_of(row, "allreduce"));
+        cr_expect(json_is_true(json_object_get(row, "equal_bits")), "%s", string_of(row, "allreduce"));
+        cr_expect_eq(integer_of(row, "wrong"), 0);
+    }
+    json_decref(rows);
+    json_decref(list);
+    text_release(&words);
+}
+
+Test(bench, equal_bits_are_told_with_check_only)
+{
+    json_t *rows = rows_of("bench --allreduce='ring none gossip' -n 3 -b 4K -e 4K --check --iters=1 -w 0 --json");
+    cr_assert_eq(json_array_size(rows), 6);
+    for (size_t i = 0; i < 6; i++) {
+        const json_t *equal = json_object_get(json_array_get(rows, i), "equal_bits");
+        cr_expect(i < 2 ? json_is_true(equal) : json_is_false(equal), "%zu", i);
+        cr_expect(json_is_null(json_object_get(json_array_get(rows, i), "deterministic")));
+    }
+    json_decref(rows);
+    rows = rows_of("bench --allreduce=ring -n 3 -b 4K -e 4K --iters=1 -w 0 --json");
+    cr_expect(json_is_null(json_object_get(json_array_get(rows, 0), "equal_bits")));
+    json_decref(rows);
+}
+
+/* ---- auto ---- */
+
+Test(bench, auto_says_for_each_size_what_it_takes)
+{
+    struct outcome outcome;
+    size_t index = 0;
+    json_t *row = NULL;
+    json_t *rows = rows_of("bench --allreduce='auto ring' -n 3 --sizes=4..4M:x1048576 --check --iters=1 -w 0 --json "
+                           "--in-place=only");
+    cr_assert_eq(json_array_size(rows), 4);
+    json_array_foreach(rows, index, row) expect_right(row, "auto");
+    const char *small = string_of(json_array_get(rows, 0), "decided"),
+               *large = string_of(json_array_get(rows, 1), "decided");
+    cr_expect(contains(small, ", by the closed forms") && contains(large, ", by the closed forms"));
+    cr_expect_str_neq(small, large);
+    cr_expect(json_is_null(json_object_get(json_array_get(rows, 2), "decided")));
+    json_decref(rows);
+    program_run("bench --allreduce=auto -n 3 --sizes=4..4M:x1048576 --iters=1 -w 0", &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    const char *first = strstr(outcome.out, "# decided: ");
+    cr_expect(first != NULL && strstr(first + 1, "# decided: ") != NULL, "%s", outcome.out);
+    outcome_release(&outcome);
+}
+
+Test(bench, its_csv_is_what_auto_takes_as_costs)
+{
+    struct outcome outcome;
+    char words[300];
+    program_run("bench --allreduce='ring naive' -n 2,3 --sizes=64..64K:x32 --iters=2 -w 0 --format=csv > costs.csv",
+                &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    outcome_release(&outcome);
+    (void)snprintf(words, sizeof words,
+                   "bench --allreduce=auto:costs=costs.csv -n 3 --sizes=64..1M:x16384 --check --iters=1 -w 0 --json");
+    json_t *rows = rows_of(words), *row = NULL;
+    size_t index = 0;
+    cr_assert_eq(json_array_size(rows), 4);
+    json_array_foreach(rows, index, row)
+    {
+        expect_right(row, words);
+        cr_expect(contains(string_of(row, "decided"), "as measured on 3 workers"));
+        cr_expect_eq(strlen(string_of(row, "files_hash")), 16);
+    }
+    json_decref(rows);
+}
+
+/* ---- memory ---- */
+
+Test(bench, what_memory_cannot_hold_is_refused_before_it_is_tried)
+{
+    struct outcome outcome;
+    program_run("bench --allreduce='ring naive' -n 4 -b 8 -e 1000T", &outcome);
+    cr_expect_eq(outcome.exit_code, 2);
+    cr_expect(contains(outcome.err, "8796093022208000 bytes for 4 workers"), "%s", outcome.err);
+    cr_expect(contains(outcome.err, "are available"), "%s", outcome.err);
+    cr_expect_str_empty(outcome.out);
+    outcome_release(&outcome);
+    program_run("bench -n 4 -b 8 -e 1000T --in-place=only", &outcome);
+    cr_expect(contains(outcome.err, "4398046511104000 bytes for 4 workers"), "%s", outcome.err);
+    outcome_release(&outcome);
+}
+
 Test(bench, counted_traffic_is_the_textbooks)
 {
     enum { BYTES = 1920 }; /* a multiple of 4 bytes x 2, 3 and 5 workers */
@@ -217,6 +343,8 @@ Test(bench, nothing_and_less_than_an_element_each_are_vectors_too)
     cr_expect_gt(json_array_size(rows), 0);
     json_array_foreach(rows, index, row)
     {
+        if (is_refused(row))
+            continue;
         expect_right(row, "0 bytes");
         cr_expect_eq(integer_of(row, "wire_bytes"), 0);
         cr_expect_eq(number_of(row, "busbw"), 0);
@@ -232,6 +360,8 @@ Test(bench, one_worker_needs_nobody)
     json_t *row = NULL;
     json_array_foreach(rows, index, row)
     {
+        if (is_refused(row))
+            continue;
         cr_expect_eq(integer_of(row, "wrong"), 0);
         cr_expect_eq(integer_of(row, "wire_bytes"), 0);
     }
@@ -399,7 +529,7 @@ Test(bench, nccl_columns_are_those_of_nccl_tests)
     expect_nccl("bench -n 2 --sizes=8..2K:x16 --iters=1 -w 0 --dtype=i32 --op=min --check --in-place=only",
                 &(struct nccl){"int32", "min", 13, {NULL, "0"}});
     expect_nccl("bench -n 2 --sizes=8..2K:x16 --iters=1 -w 0 --dtype=i64 --op=avg --check --in-place=no --extended",
-                &(struct nccl){"int64", "avg", 20, {"0", NULL}});
+                &(struct nccl){"int64", "avg", 21, {"0", NULL}});
 }
 
 Test(bench, nccl_heads_are_those_of_nccl_tests)
