@@ -18,7 +18,9 @@
  *     wrote c, else the input; chunks never written are copied at the end.
  *  6. Mean: FINAL marks the RECV_REDUCE or REDUCE that completes the reduction of its dst; there, once for each
  *     element on every path to a result, the sum is divided by the number of workers.
- *  7. Wire formats are an attribute of messages (ROUND_SOURCE); none is lossy yet.
+ *  7. Wire formats are an attribute of messages: no algorithm knows of them. Where one is lossy, common code puts a
+ *     rounding before each SEND whose range its sender goes on using (ROUND_SOURCE, rounding.h), so that all workers
+ *     compute with what travels.
  *  8. Pipelining (segments, window) is never in an algorithm.
  */
 #ifndef CHORALE_ALGOS_SCHEDULE_H
@@ -59,7 +61,7 @@ enum op_kind {
 enum op_flag {
     OP_MORE = 1,        /* the next op is part of this message (same kind, peer, lane, round)    */
     OP_FINAL = 2,       /* rule 6                                                                */
-    OP_ROUND_SOURCE = 4 /* rule 7: the sender's copy becomes what the receiver decodes           */
+    OP_ROUND_SOURCE = 4 /* rule 7, on a SCALE by 1: dst becomes what a receiver would decode of it */
 };
 
 struct op {

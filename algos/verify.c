@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "algos/progression.h"
+#include "algos/rounding.h"
 #include "base/memory.h"
 #include "base/rng.h"
 
@@ -35,6 +36,7 @@ struct trial {
     enum part part;
     unsigned when; /* enum when */
     bool aliased;
+    bool lossy;       /* what travels is rounded (rounding.h) */
     uint32_t segment; /* leaves; NONE: whole ranges */
     uint32_t lookahead;
     enum completion_order order;
@@ -56,6 +58,8 @@ static const struct trial halves[] = {
     {.part = SPREADING_HALF, .aliased = true, .segment = 1, .lookahead = 16, .order = NEWEST_FIRST},
 };
 
+static const struct trial rounding = {.lossy = true, .segment = NONE, .lookahead = 12, .order = OLDEST_FIRST};
+
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])
 
 /* What a leaf holds, with the contributors kept apart (struct store). */
@@ -66,6 +70,7 @@ struct value {
     uint32_t count; /* of contributions                              */
     bool known;     /* false: never written, or about to be received */
     bool final;
+    bool rounded; /* to a wire format: rounding it again changes nothing */
 };
 
 /* Contributors: the bits of 64 workers, or when mixing the weight of one. */
@@ -169,6 +174,7 @@ static const char *const fault_names[] = {
     [FAULT_OWNER] = "owner",
     [FAULT_WEIGHTS] = "weights",
     [FAULT_TRAIT] = "trait",
+    [FAULT_ROUNDING] = "rounding",
 };
 
 const char *fault_name(enum fault fault)
@@ -280,6 +286,14 @@ static void copy(const struct world *w, struct ref to, struct ref from, const st
         if (weighted)
             to.members[i].weight *= op->weight;
     }
+}
+
+/* Q(x) of a lossy wire format, with Q(Q(x)) = Q(x): a node of the expression tree. */
+static void round_value(const struct world *w, struct value *value)
+{
+    if (w->trial->lossy && !value->rounded)
+        value->hash = mix(value->hash ^ UINT64_C(0x51afd7ed558ccd51));
+    value->rounded = true;
 }
 
 /* The first worker whose contribution is missing, -1 when complete. */
@@ -693,6 +707,7 @@ static enum status complete_message(struct world *w, uint32_t index)
         const struct ref from = ref_in(w, send->worker, &send->action.src, i);
         w->sent_partial |= from.value->count > 1 && !from.value->final;
         copy(w, to, from, &post->action.op);
+        round_value(w, to.value);
     }
     if (!reduces)
         channel->receiving = false;
@@ -722,6 +737,8 @@ static void compute(struct world *w, const struct started *started)
             copy(w, to, ref_in(w, worker, &a->src, i), &a->op);
         else
             copy(w, to, operand, &a->op); /* SCALE */
+        if (a->op.flags & OP_ROUND_SOURCE)
+            round_value(w, to.value);
     }
 }
 
@@ -912,6 +929,17 @@ static void judge_trees(struct world *w, uint64_t *trees, bool first)
         }
 }
 
+/* With rounding on the wire, all workers still end with equal bits. */
+static void judge_rounding(struct world *w)
+{
+    const struct span vector = {.place = PLACE_VECTOR, .count = w->shape->chunks};
+    for (int r = 1; r < w->shape->workers; r++)
+        for (uint32_t c = 0; c < w->shape->chunks; c++)
+            if (ref_in(w, r, &vector, c).value->hash != ref_in(w, 0, &vector, c).value->hash)
+                report(w, FAULT_ROUNDING, "worker %d chunk %u: other bits than worker 0 where the wire format rounds",
+                       r, (unsigned)c);
+}
+
 /* ------------------------------------------------------------------------------------------------------------- trials
  */
 
@@ -937,7 +965,7 @@ static void report_race(struct world *w)
 /* Only a progression that takes in all at once sees all races. */
 static uint32_t lookahead_of(const struct world *w)
 {
-    return w->trial == trials && w->shape->lanes > 1 ? UINT32_MAX : w->trial->lookahead;
+    return (w->trial == trials || w->trial->lossy) && w->shape->lanes > 1 ? UINT32_MAX : w->trial->lookahead;
 }
 
 /* Every worker takes in its first rounds (all of them without lookahead) and starts one action, which is kept. */
@@ -1028,7 +1056,9 @@ static enum status run_trial(const struct shape *shape, const struct shape *whol
     }
     if (result->fault == FAULT_NONE)
         judge(&w);
-    if (result->fault == FAULT_NONE && trial->part == WHOLE)
+    if (result->fault == FAULT_NONE && trial->lossy)
+        judge_rounding(&w);
+    else if (result->fault == FAULT_NONE && trial->part == WHOLE)
         judge_trees(&w, trees, first_trial);
     if (result->fault != FAULT_NONE && !w.malformed)
         TRY_TO(done, name_mismatch(&w));
@@ -1090,6 +1120,16 @@ static enum status verify_half(const struct shape *shape, const struct trial *tr
     return run_trial(&half, shape, trial, NULL, false, result);
 }
 
+/* The schedule that runs with a lossy wire format: what is put in must not race, and must do what it is for. */
+static enum status verify_rounding(const struct shape *shape, struct verify_result *result)
+{
+    struct shape *rounded = NULL;
+    TRY(rounding_shape(shape, ROUNDING_ALL_RANKS, ROUNDING_ELEMENTS, &rounded));
+    const enum status status = run_trial(rounded, rounded, &rounding, NULL, false, result);
+    shape_destroy(rounded);
+    return status;
+}
+
 static bool owners_in_range(const struct shape *shape, struct verify_result *result)
 {
     for (uint32_t c = 0; c < shape->chunks; c++) {
@@ -1145,6 +1185,8 @@ enum status verify_shape(const struct shape *shape, struct verify_result *result
             TRY_TO(done, verify_half(shape, &halves[i], result));
     if (result->fault == FAULT_NONE)
         judge_traits(shape, result);
+    if (result->fault == FAULT_NONE && result->equal_bits && shape->workers <= SMALL)
+        TRY_TO(done, verify_rounding(shape, result));
     result->ok = result->fault == FAULT_NONE;
     if (!result->ok)
         result->equal_bits = result->same_order = result->whole_inputs = false;

@@ -15,7 +15,9 @@
  *
  * Proved: every message is matched with equal size, lane and round; ranges, peers and lanes are within bounds; every
  * contribution arrives exactly once in every chunk on every worker; every chunk is finalised exactly once, and only
- * when complete; no deadlock; no race between lanes; scratch is written before it is read.
+ * when complete; no deadlock; no race between lanes; scratch is written before it is read. A schedule that leaves equal
+ * bits on all workers does so with an idempotent lossy wire format, too: up to 32 workers one more trial runs it with the
+ * roundings that rounding.h puts in, as nodes of the expression trees.
  */
 #ifndef CHORALE_ALGOS_VERIFY_H
 #define CHORALE_ALGOS_VERIFY_H
@@ -42,7 +44,8 @@ enum fault {
     FAULT_WAIT,    /* WAIT for a future round                                                    */
     FAULT_OWNER,   /* after round split-1 the owner's chunk is not complete                      */
     FAULT_WEIGHTS, /* mixing: a row or a column does not sum to one                              */
-    FAULT_TRAIT    /* the shape claims a trait of enum trait that its ops don't have             */
+    FAULT_TRAIT,   /* the shape claims a trait of enum trait that its ops don't have             */
+    FAULT_ROUNDING /* equal bits on all workers, but no more where a wire format rounds (rule 7) */
 };
 const char *fault_name(enum fault fault); /* "missing-contribution", "race", "deadlock", ... */
 
