@@ -4,6 +4,7 @@
 
 #include "algos/spec.h"
 #include "base/json.h"
+#include "comm/codec.h"
 #include "experiments/program.h"
 
 static const char head[] =
@@ -120,12 +121,28 @@ static json_t *graphs_json(void)
     return list;
 }
 
+static json_t *wire_formats_json(void)
+{
+    size_t count = 0;
+    json_t *list = json_array();
+    const struct codec *const *codecs = codec_catalogue(&count);
+    for (size_t i = 0; i < count; i++) {
+        const unsigned traits = codecs[i]->traits;
+        json_array_append_new(
+            list, json_pack("{s:s, s:s, s:s, s:b, s:b, s:o}", "name", codecs[i]->name, "summary", codecs[i]->summary,
+                            "source", codecs[i]->source, "lossless", (traits & CODEC_LOSSLESS) != 0, "closed_under_sum",
+                            (traits & CODEC_CLOSED_UNDER_SUM) != 0, "options", options_json(codecs[i]->options)));
+    }
+    return list;
+}
+
 static enum status list_json(void)
 {
     json_t *list = json_array();
     add_algorithms(list);
-    json_t *document = json_pack("{s:o, s:o, s:o, s:o}", "algorithms", list, "presets", presets_json(), "graphs",
-                                 graphs_json(), "common_options", options_json(spec_common));
+    json_t *document =
+        json_pack("{s:o, s:o, s:o, s:o, s:o}", "algorithms", list, "presets", presets_json(), "graphs", graphs_json(),
+                  "common_options", options_json(spec_common), "wire_formats", wire_formats_json());
     const enum status status =
         document != NULL ? json_print(stdout, document) : fail(STATUS_NO_MEMORY, "list: no memory for the document");
     json_decref(document);
@@ -206,11 +223,25 @@ static void say_presets(void)
     }
 }
 
+static void say_wire_formats(void)
+{
+    size_t count = 0;
+    const struct codec *const *codecs = codec_catalogue(&count);
+    puts("\nWire formats (--wire): what a vector of f32 looks like while it travels.");
+    for (size_t i = 0; i < count; i++) {
+        const bool any = codecs[i]->traits & CODEC_CLOSED_UNDER_SUM;
+        say_name(codecs[i]->name, "", codecs[i]->summary);
+        printf("      %s, %s\n", codecs[i]->source, any ? "every schedule" : "schedules with whole-inputs");
+        say_options(codecs[i]->options);
+    }
+}
+
 static enum status list_text(void)
 {
     say_schedules();
     say_strategies();
     say_presets();
+    say_wire_formats();
     return fflush(stdout) == 0 ? STATUS_OK : fail(STATUS_IO, "standard output: the list could not be written");
 }
 

@@ -1,0 +1,241 @@
+/* codec.c - the catalogue of wire formats, their spelling, and what encoding has done to values. */
+#include "comm/codec.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+#define CODEC(stem) extern const struct codec codec_##stem;
+#include "comm/codec.def"
+#undef CODEC
+
+static const struct codec *const catalogue[] = {
+#define CODEC(stem) &codec_##stem,
+#include "comm/codec.def"
+#undef CODEC
+};
+
+enum {
+    CODECS = 0
+#define CODEC(stem) +1
+#include "comm/codec.def"
+#undef CODEC
+};
+
+const struct codec *const *codec_catalogue(size_t *count)
+{
+    *count = CODECS;
+    return catalogue;
+}
+
+const struct codec *codec_find(const char *name)
+{
+    for (size_t i = 0; i < CODECS; i++)
+        if (strcmp(catalogue[i]->name, name) == 0)
+            return catalogue[i];
+    return NULL;
+}
+
+/* ---- spelling ---- */
+
+static enum status unknown(const char *name)
+{
+    const char *names[CODECS], *nearest = NULL;
+    struct text list = {0};
+    for (size_t i = 0; i < CODECS; i++) {
+        names[i] = catalogue[i]->name;
+        text_addf(&list, "%s%s", i > 0 ? ", " : "", names[i]);
+    }
+    nearest = nearest_spelling(name, names, CODECS);
+    if (nearest != NULL)
+        (void)fail(STATUS_USAGE, "unknown wire format %s: did you mean %s? (%s)", name, nearest, text_string(&list));
+    else
+        (void)fail(STATUS_USAGE, "unknown wire format %s: give one of %s", name, text_string(&list));
+    text_release(&list);
+    return STATUS_USAGE;
+}
+
+/* "key=value,key=value" into the options; the text is cut up. */
+static enum status set_options(const struct codec *codec, char *text, struct option_values *options)
+{
+    while (text != NULL) {
+        char *comma = strchr(text, ','), *equals = strchr(text, '=');
+        if (comma != NULL)
+            *comma = '\0';
+        if (equals == NULL || (comma != NULL && equals > comma))
+            return fail(STATUS_USAGE, "%s:%s: options are key=value", codec->name, text);
+        *equals = '\0';
+        const enum status status = option_set(options, text, equals + 1);
+        if (status < 0)
+            return fail_context(status, "%s", codec->name);
+        text = comma != NULL ? comma + 1 : NULL;
+    }
+    return STATUS_OK;
+}
+
+static enum status parse(char *text, struct wire_format *format)
+{
+    char *colon = strchr(text, ':');
+    if (colon != NULL)
+        *colon = '\0';
+    format->codec = codec_find(text);
+    if (format->codec == NULL)
+        return unknown(text);
+    if (format->codec->options != NULL)
+        TRY(option_values_init(&format->options, format->codec->options));
+    if (colon == NULL)
+        return STATUS_OK;
+    if (format->codec->options == NULL)
+        return fail(STATUS_USAGE, "%s takes no options", format->codec->name);
+    return set_options(format->codec, colon + 1, &format->options);
+}
+
+enum status wire_format_parse(const char *text, struct wire_format *format)
+{
+    char *copy = NULL;
+    *format = (struct wire_format){.codec = NULL};
+    TRY(memory_string(&copy, text));
+    const enum status status = parse(copy, format);
+    free(copy);
+    if (status < 0)
+        wire_format_release(format);
+    return status;
+}
+
+void wire_format_release(struct wire_format *format)
+{
+    if (format->codec != NULL && format->options.table != NULL)
+        option_values_release(&format->options);
+    *format = (struct wire_format){.codec = NULL};
+}
+
+void wire_format_canonical(const struct wire_format *format, struct text *text)
+{
+    struct text options = {0};
+    text_add(text, format->codec != NULL ? format->codec->name : "none");
+    if (format->codec == NULL || format->codec->options == NULL)
+        return;
+    option_describe(&format->options, &options);
+    if (options.length > 0)
+        text_add(text, ":");
+    for (size_t i = 0; i < options.length; i++)
+        text_add_bytes(text, options.data[i] == ' ' ? "," : options.data + i, 1);
+    text_release(&options);
+}
+
+/* ---- use ---- */
+
+bool wire_format_changes(const struct wire_format *format, enum dtype dtype)
+{
+    return format != NULL && format->codec != NULL && strcmp(format->codec->name, dtype_name(dtype)) != 0;
+}
+
+enum status wire_format_check(const struct wire_format *format, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32 || !wire_format_changes(format, dtype))
+        return STATUS_OK;
+    return fail(STATUS_REFUSED,
+                "the wire format %s is made from f32, not from %s: take --dtype=f32, or leave --wire out",
+                format->codec->name, dtype_name(dtype));
+}
+
+bool wire_format_by_element(const struct wire_format *format)
+{
+    return (format->codec->traits & CODEC_CLOSED_UNDER_SUM) != 0;
+}
+
+size_t wire_format_bound(const struct wire_format *format, size_t count)
+{
+    return format->codec->bound(&format->options, count);
+}
+
+double wire_format_ratio(const struct wire_format *format, size_t segment)
+{
+    return (double)wire_format_bound(format, segment) / ((double)segment * sizeof(float));
+}
+
+size_t wire_format_encode(const struct wire_format *format, uint64_t key, const float *values, size_t count,
+                          void *bytes)
+{
+    return format->codec->encode(&format->options, key, values, count, bytes);
+}
+
+enum status wire_format_decode(const struct wire_format *format, const void *bytes, size_t length, float *values,
+                               size_t count)
+{
+    return format->codec->decode(&format->options, bytes, length, values, count);
+}
+
+double wire_format_error(const struct wire_format *format, size_t count, double norm, double most)
+{
+    return format->codec->error(&format->options, count, norm, most);
+}
+
+/* ---- statistics ---- */
+
+#define LANES 8 /* elements that are looked at together: the compiler makes vectors of them */
+
+struct lanes {
+    uint32_t infinite[LANES], nan[LANES], flushed[LANES];
+    double error[LANES], norm[LANES];
+};
+
+static inline uint32_t magnitude(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits & 0x7fffffff;
+}
+
+static inline void examine_lane(struct lanes *lanes, size_t lane, float value, float decoded)
+{
+    const uint32_t infinity = 0x7f800000, before = magnitude(value), after = magnitude(decoded);
+    const bool finite = before < infinity && after < infinity;
+    const double error = finite ? (double)value - (double)decoded : 0, kept = finite ? (double)value : 0;
+    lanes->infinite[lane] += after == infinity && before < infinity;
+    lanes->nan[lane] += after > infinity;
+    lanes->flushed[lane] += after == 0 && before != 0;
+    lanes->error[lane] += error * error;
+    lanes->norm[lane] += kept * kept;
+}
+
+#define EXAMINED_AT_ONCE ((size_t)1 << 30) /* counters have 32 bits */
+
+static void examine_part(const float *values, const float *decoded, size_t count, struct lanes *lanes)
+{
+    size_t i = 0;
+    for (; count - i >= LANES; i += LANES)
+        for (size_t lane = 0; lane < LANES; lane++)
+            examine_lane(lanes, lane, values[i + lane], decoded[i + lane]);
+    for (; i < count; i++)
+        examine_lane(lanes, 0, values[i], decoded[i]);
+}
+
+void codec_examine(const float *values, const float *decoded, size_t count, struct codec_statistics *statistics)
+{
+    double error = 0, norm = 0;
+    for (size_t begin = 0; begin < count; begin += EXAMINED_AT_ONCE) {
+        struct lanes lanes = {{0}, {0}, {0}, {0}, {0}};
+        const size_t left = count - begin;
+        examine_part(values + begin, decoded + begin, left < EXAMINED_AT_ONCE ? left : EXAMINED_AT_ONCE, &lanes);
+        for (size_t lane = 0; lane < LANES; lane++) {
+            statistics->infinite += lanes.infinite[lane];
+            statistics->nan += lanes.nan[lane];
+            statistics->flushed += lanes.flushed[lane];
+            error += lanes.error[lane];
+            norm += lanes.norm[lane];
+        }
+    }
+    if (norm > 0)
+        statistics->worst = fmax(statistics->worst, sqrt(error / norm));
+}
+
+void codec_statistics_add(struct codec_statistics *sum, const struct codec_statistics *more)
+{
+    sum->infinite += more->infinite;
+    sum->nan += more->nan;
+    sum->flushed += more->flushed;
+    sum->worst = fmax(sum->worst, more->worst);
+}
