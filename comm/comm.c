@@ -1,20 +1,31 @@
-/* comm.c - the communicator: tasks handed to the transport, the pool of small messages, teams, the progress thread. */
+/* comm.c - the communicator: tasks handed to the transport, small messages, progress and the thread that drives it. */
 #include "comm/comm.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "comm/host.h"
 #include "comm/internal.h"
 #include "comm/job.h"
+#include "comm/node.h"
 
+#define SLAB_BYTES ((size_t)2 << 20)
 #define POOL_BUFFERS 64        /* small messages that may land between two rounds of progress */
 #define DEFAULT_SEGMENT 262144 /* bytes */
 #define DEFAULT_WINDOW 4
 #define DEFAULT_DEADLINE 30.0
-#define BATCH 32 /* completions taken at once */
+#define LONGEST_WAIT_NS 1000000
+#define THREAD_YIELDS 50 /* empty rounds in which the progress thread only yields */
+#define BATCH 32         /* completions or messages taken at once */
+#define NODE_EAGER 4096  /* bytes that are copied through the rings of a node; what is longer is read in place */
+
+/* Rounds of progress without any, after which reductions no longer wait to read a neighbour's memory in place: it may
+ * be that the neighbour waits for them. */
+#define QUIET_ROUNDS 16
 
 /* Granted receives posted before only the oldest collective of a team may post more: its progress never waits for
  * younger ones whose senders wait for it. The pool, these and one collective's window fit the 1024 receives of shm. */
@@ -32,6 +43,17 @@ void task_append(struct task_list *list, struct task *task)
     else
         list->last->next = task;
     list->last = task;
+}
+
+static void task_prepend(struct task_list *list, struct task *task)
+{
+    task->previous = NULL;
+    task->next = list->first;
+    if (list->first == NULL)
+        list->last = task;
+    else
+        list->first->previous = task;
+    list->first = task;
 }
 
 void task_remove(struct task_list *list, struct task *task)
@@ -64,23 +86,36 @@ enum status task_take(struct comm *comm, enum task_kind kind, struct task **out)
 }
 
 /* Buffers go back to their shelf; a shelf that can't grow lets them go. */
-static void shelve(void ***shelf, size_t *count, size_t *capacity, void *buffer)
+static void shelve(void ***shelf, size_t *count, size_t *capacity, void *buffer, bool owned)
 {
     void *memory = *shelf;
     if (memory_grow(&memory, capacity, *count + 1, sizeof(void *)) < 0) {
-        free(buffer);
+        if (owned)
+            free(buffer);
         return;
     }
     *shelf = memory;
     (*shelf)[(*count)++] = buffer;
 }
 
+/* Landing slots that neighbours must be able to read (they can't read other memory) come from arenas, which keep them. */
+static bool landing_shared(const struct comm *comm)
+{
+    return comm->node != NULL && !node_reads(comm->node);
+}
+
+static bool has_small(const struct task *task)
+{
+    return task->kind == TASK_SMALL || task->kind == TASK_POOL || task->kind == TASK_EARLY;
+}
+
 void task_give(struct comm *comm, struct task *task)
 {
-    if (task->buffer != NULL && (task->kind == TASK_SMALL || task->kind == TASK_POOL))
-        shelve(&comm->small_spare, &comm->small_spares, &comm->small_capacity, task->buffer);
+    if (task->buffer != NULL && has_small(task))
+        shelve(&comm->small_spare, &comm->small_spares, &comm->small_capacity, task->buffer, true);
     else if (task->buffer != NULL)
-        shelve(&comm->landing_spare, &comm->landing_spares, &comm->landing_capacity, task->buffer);
+        shelve(&comm->landing_spare, &comm->landing_spares, &comm->landing_capacity, task->buffer,
+               !landing_shared(comm));
     task->buffer = NULL;
     task_append(&comm->spare, task);
 }
@@ -96,8 +131,23 @@ static enum status buffer_take(void **shelf, size_t *count, size_t bytes, void *
     return *buffer != NULL ? STATUS_OK : fail(STATUS_NO_MEMORY, "comm: no memory for a buffer of %zu bytes", rounded);
 }
 
+static enum status landing_make_shared(struct comm *comm)
+{
+    const size_t bytes = (comm->segment + 63) / 64 * 64;
+    const size_t slots = bytes < SLAB_BYTES ? SLAB_BYTES / bytes : 1;
+    void *memory = NULL;
+    if (node_alloc(comm->node, slots * bytes, &memory) != STATUS_OK)
+        return fail(STATUS_NO_MEMORY, "comm: no memory for buffers of %zu bytes that neighbours can read", bytes);
+    for (size_t i = 0; i < slots; i++)
+        shelve(&comm->landing_spare, &comm->landing_spares, &comm->landing_capacity,
+               (unsigned char *)memory + i * bytes, false);
+    return STATUS_OK;
+}
+
 enum status landing_take(struct comm *comm, void **buffer)
 {
+    if (landing_shared(comm) && comm->landing_spares == 0)
+        TRY(landing_make_shared(comm));
     return buffer_take(comm->landing_spare, &comm->landing_spares, comm->segment, buffer);
 }
 
@@ -106,13 +156,14 @@ enum status small_take(struct comm *comm, void **buffer)
     return buffer_take(comm->small_spare, &comm->small_spares, comm->small_bytes, buffer);
 }
 
-static void free_tasks(struct task_list *list)
+static void free_tasks(struct task_list *list, bool shared)
 {
     struct task *task = list->first;
     *list = (struct task_list){.first = NULL};
     while (task != NULL) {
         struct task *next = task->next;
-        free(task->buffer);
+        if (has_small(task) || !shared)
+            free(task->buffer);
         free(task);
         task = next;
     }
@@ -140,70 +191,131 @@ enum status comm_failed(const struct comm *comm)
 static enum status hand_over(struct comm *comm, struct task *task)
 {
     struct transport *transport = comm->transport;
+    void *into = (void *)(uintptr_t)task->data; /* ours, where it is to be filled */
     if (task->kind == TASK_POOL)
-        return transport->ops->receive(transport, TRANSPORT_ANY, WIRE_TAG_SMALL, WIRE_TAG_IGNORE, task->data,
-                                       task->bytes, &task->transfer);
+        return transport->ops->receive(transport, TRANSPORT_ANY, WIRE_TAG_SMALL, WIRE_TAG_IGNORE, into, task->bytes,
+                                       &task->transfer);
     if (task->kind == TASK_RECEIVE)
-        return transport->ops->receive(transport, task->peer, task->tag, 0, task->data, task->bytes, &task->transfer);
+        return transport->ops->receive(transport, task->peer, task->tag, 0, into, task->bytes, &task->transfer);
     return transport->ops->send(transport, task->peer, task->tag, task->data, task->bytes, &task->transfer);
 }
 
-static enum pending pending_of(const struct task *task)
+static enum status handed(struct comm *comm, struct task *task)
 {
-    if (task->kind == TASK_POOL)
-        return PENDING_POOL;
-    return task->kind == TASK_RECEIVE ? PENDING_RECEIVE : PENDING_SEND;
+    task_append(&comm->flying, task);
+    task->flying = true;
+    if (task->kind != TASK_RECEIVE)
+        return STATUS_OK;
+    comm->receiving++;
+    return executor_grant(task);
 }
 
-/* The next task of a list that may be handed over; NULL: none. */
-static struct task *next_pending(const struct comm *comm, enum pending which)
+/* A small message that waited goes out by the node's rings. */
+static enum status send_by_node(struct comm *comm, struct task *task)
 {
-    struct task *task = comm->pending[which].first;
-    if (which != PENDING_RECEIVE)
-        return task;
-    if (comm->pending[PENDING_POOL].first != NULL)
-        return NULL;
-    while (task != NULL && comm->receiving >= YOUNG_RECEIVES && !executor_is_oldest(task->collective))
-        task = task->next;
-    return task;
+    const unsigned char *bytes = task->data;
+    const enum status status =
+        node_send(comm->node, task->peer, bytes, bytes + WIRE_HEADER_BYTES, task->bytes - WIRE_HEADER_BYTES);
+    if (status == STATUS_AGAIN)
+        return status;
+    if (task->collective != NULL)
+        task->collective->outgoing--;
+    task_give(comm, task);
+    return STATUS_OK;
 }
 
-static enum status flush_list(struct comm *comm, enum pending which, bool *moved)
+static enum status flush_outbox(struct comm *comm, struct outbox *outbox, bool *moved)
 {
-    struct task *task = next_pending(comm, which);
-    for (; task != NULL; task = next_pending(comm, which)) {
-        const enum status status = hand_over(comm, task);
-        if (status != STATUS_OK)
-            return status < 0 ? status : STATUS_OK;
-        task_remove(&comm->pending[which], task);
-        task_append(&comm->flying, task);
-        task->flying = true;
+    while (outbox->waiting.first != NULL) {
+        struct task *task = outbox->waiting.first;
+        if (comm->node == NULL) {
+            const enum status status = hand_over(comm, task);
+            if (status != STATUS_OK)
+                return status < 0 ? status : STATUS_OK;
+            task_remove(&outbox->waiting, task);
+            TRY(handed(comm, task));
+        } else {
+            task_remove(&outbox->waiting, task);
+            if (send_by_node(comm, task) == STATUS_AGAIN) {
+                task_prepend(&outbox->waiting, task);
+                return STATUS_OK;
+            }
+        }
         *moved = true;
-        if (task->kind != TASK_RECEIVE)
-            continue;
-        comm->receiving++;
-        TRY(executor_grant(task));
     }
     return STATUS_OK;
 }
 
-static enum status flush_pending(struct comm *comm, bool *moved)
+static enum status flush_outboxes(struct comm *comm, bool *moved)
 {
-    for (int which = 0; which < PENDING_LISTS; which++)
-        TRY(flush_list(comm, (enum pending)which, moved));
+    for (struct outbox **at = &comm->outboxes; *at != NULL;) {
+        struct outbox *outbox = *at;
+        TRY(flush_outbox(comm, outbox, moved));
+        if (outbox->waiting.first != NULL) {
+            at = &outbox->next;
+            continue;
+        }
+        *at = outbox->next;
+        outbox->listed = false;
+    }
+    return STATUS_OK;
+}
+
+/* The next receive that may be posted; NULL: none. */
+static struct task *next_receive(const struct comm *comm)
+{
+    struct task *task = comm->receives.first;
+    if (comm->pool.first != NULL)
+        return NULL;
+    while (task != NULL && comm->receiving >= YOUNG_RECEIVES && !collective_is_oldest(task->collective))
+        task = task->next;
+    return task;
+}
+
+static enum status flush_receives(struct comm *comm, bool *moved)
+{
+    while (comm->pool.first != NULL || comm->receives.first != NULL) {
+        struct task_list *list = comm->pool.first != NULL ? &comm->pool : &comm->receives;
+        struct task *task = comm->pool.first != NULL ? comm->pool.first : next_receive(comm);
+        if (task == NULL)
+            return STATUS_OK;
+        const enum status status = hand_over(comm, task);
+        if (status != STATUS_OK)
+            return status < 0 ? status : STATUS_OK;
+        task_remove(list, task);
+        *moved = true;
+        TRY(handed(comm, task));
+    }
+    return STATUS_OK;
+}
+
+static enum status submit_send(struct comm *comm, struct task *task)
+{
+    struct outbox *outbox = &comm->outbox[task->peer];
+    bool moved = false;
+    task_append(&outbox->waiting, task);
+    if (outbox->waiting.first == task)
+        TRY(flush_outbox(comm, outbox, &moved));
+    if (outbox->waiting.first == NULL || outbox->listed)
+        return STATUS_OK;
+    outbox->listed = true;
+    outbox->next = comm->outboxes;
+    comm->outboxes = outbox;
     return STATUS_OK;
 }
 
 enum status task_submit(struct comm *comm, struct task *task)
 {
-    const enum pending which = pending_of(task);
+    struct task_list *list = task->kind == TASK_POOL ? &comm->pool : &comm->receives;
     bool moved = false;
-    task_append(&comm->pending[which], task);
-    return comm->pending[which].first == task ? flush_list(comm, which, &moved) : STATUS_OK;
+    if (task->kind != TASK_POOL && task->kind != TASK_RECEIVE)
+        return submit_send(comm, task);
+    task_append(list, task);
+    return list->first == task ? flush_receives(comm, &moved) : STATUS_OK;
 }
 
-enum status comm_send_small(struct comm *comm, struct collective *collective, int peer, struct wire_header *header,
-                            const void *payload, size_t bytes)
+static enum status small_task(struct comm *comm, const struct wire_header *header, const void *payload, size_t bytes,
+                              struct task **out)
 {
     struct task *task = NULL;
     TRY(task_take(comm, TASK_SMALL, &task));
@@ -211,16 +323,33 @@ enum status comm_send_small(struct comm *comm, struct collective *collective, in
         task_give(comm, task);
         return STATUS_NO_MEMORY;
     }
-    header->source = (uint16_t)comm->transport->rank;
-    header->bytes = (uint32_t)bytes;
     wire_encode(header, task->buffer);
     if (bytes > 0)
         memcpy((unsigned char *)task->buffer + WIRE_HEADER_BYTES, payload, bytes);
-    task->collective = collective;
-    task->peer = peer;
     task->tag = WIRE_TAG_SMALL;
     task->data = task->buffer;
     task->bytes = WIRE_HEADER_BYTES + bytes;
+    *out = task;
+    return STATUS_OK;
+}
+
+enum status comm_send_small(struct comm *comm, struct collective *collective, int peer, struct wire_header *header,
+                            const void *payload, size_t bytes)
+{
+    struct task *task = NULL;
+    header->source = (uint16_t)comm->transport->rank;
+    header->bytes = (uint32_t)bytes;
+    if (comm->node != NULL && comm->outbox[peer].waiting.first == NULL) {
+        unsigned char encoded[WIRE_HEADER_BYTES];
+        wire_encode(header, encoded);
+        if (node_send(comm->node, peer, encoded, payload, bytes) == STATUS_OK)
+            return STATUS_OK;
+    }
+    TRY(small_task(comm, header, payload, bytes, &task));
+    task->collective = collective;
+    task->peer = peer;
+    if (collective != NULL)
+        collective->outgoing++;
     return task_submit(comm, task);
 }
 
@@ -254,7 +383,7 @@ enum status early_add(struct early **list, const struct wire_header *header, con
     return STATUS_OK;
 }
 
-static void early_free(struct early **list)
+void early_free(struct early **list)
 {
     while (*list != NULL) {
         struct early *early = *list;
@@ -263,28 +392,26 @@ static void early_free(struct early **list)
     }
 }
 
-static void team_answer(struct comm *comm, const struct wire_header *header, const unsigned char *used)
+static enum status small_arrived(struct comm *comm, const struct wire_header *header, const void *payload)
 {
-    for (uint32_t i = 0; i < header->bytes && i < TEAM_ID_BYTES; i++)
-        comm->team_talk.used[i] |= used[i];
-    comm->team_talk.value = header->sequence;
-    comm->team_talk.answers++;
+    if (header->source >= comm->transport->size)
+        return fail(STATUS_FORMAT, "wire: a message from unknown rank %d", (int)header->source);
+    if (header->class != WIRE_TEAM)
+        return executor_arrived(comm, header, payload);
+    return team_answered(comm, header, payload) ? STATUS_OK : early_add(&comm->early, header, payload);
 }
 
-static enum status small_arrived(struct comm *comm, const struct task *task)
+/* A message that landed in the pool: what it brings is used from there. */
+static enum status pool_arrived(struct comm *comm, const struct task *task)
 {
     struct wire_header header;
     const unsigned char *bytes = task->data;
+    bool moved = false;
     TRY(wire_decode(bytes, task->transfer.bytes, &header));
-    if (header.source >= comm->transport->size)
-        return fail(STATUS_FORMAT, "wire: a message from unknown rank %d", (int)header.source);
-    if (header.class == WIRE_TEAM) {
-        if (!comm->team_talk.waiting || header.hash != comm->team_talk.hash)
-            return early_add(&comm->early, &header, bytes + WIRE_HEADER_BYTES);
-        team_answer(comm, &header, bytes + WIRE_HEADER_BYTES);
-        return STATUS_OK;
-    }
-    return executor_arrived(comm, &header, bytes + WIRE_HEADER_BYTES);
+    TRY(small_arrived(comm, &header, bytes + WIRE_HEADER_BYTES));
+    if (comm->loose.first != NULL)
+        TRY(executor_advance(comm->loose.first->collective, &moved));
+    return executor_settle(comm);
 }
 
 /* ---- progress ---- */
@@ -306,14 +433,14 @@ static enum status task_done(struct comm *comm, struct task *task)
     }
     switch (task->kind) {
     case TASK_POOL: {
-        const enum status status = small_arrived(comm, task);
+        const enum status status = pool_arrived(comm, task);
         task_give(comm, task);
         TRY(status);
         return pool_post(comm);
     }
     case TASK_SMALL:
         if (task->collective != NULL)
-            executor_small_done(task->collective);
+            task->collective->outgoing--;
         task_give(comm, task);
         return STATUS_OK;
     default:
@@ -321,7 +448,7 @@ static enum status task_done(struct comm *comm, struct task *task)
     }
 }
 
-static enum status progress_once(struct comm *comm, bool *moved)
+static enum status progress_transport(struct comm *comm, bool *moved)
 {
     struct transfer *done[BATCH];
     size_t count = 0;
@@ -329,8 +456,48 @@ static enum status progress_once(struct comm *comm, bool *moved)
     *moved = count > 0;
     for (size_t i = 0; i < count; i++)
         TRY(task_done(comm, done[i]->context));
-    TRY(flush_pending(comm, moved));
-    return executor_advance(comm, moved);
+    TRY(flush_receives(comm, moved));
+    TRY(flush_outboxes(comm, moved));
+    return *moved ? executor_advance_all(comm, moved) : STATUS_OK;
+}
+
+/* Messages are used where they lie in the rings. One for a collective that is not yet started is left there while there
+ * is other work: the call that starts it may come next. */
+static enum status progress_node(struct comm *comm, bool *moved)
+{
+    struct node_message message;
+    int taken = 0;
+    for (; taken < BATCH && node_peek(comm->node, &message); taken++) {
+        struct wire_header header;
+        TRY(wire_decode(message.header, WIRE_HEADER_BYTES + message.bytes, &header));
+        if (taken > 0 && executor_is_ahead(comm, &header))
+            break;
+        node_take(comm->node, &message);
+        TRY(small_arrived(comm, &header, message.payload));
+    }
+    *moved = taken > 0;
+    if (comm->outboxes != NULL)
+        TRY(flush_outboxes(comm, moved));
+    if (!*moved)
+        return STATUS_OK;
+    TRY(executor_advance_all(comm, moved));
+    TRY(executor_settle(comm));
+    node_release(comm->node);
+    node_kick(comm->node);
+    return STATUS_OK;
+}
+
+static enum status progress_once(struct comm *comm, bool *moved)
+{
+    if (comm->node == NULL)
+        return progress_transport(comm, moved);
+    TRY(progress_node(comm, moved));
+    comm->quiet = *moved ? 0 : comm->quiet + 1;
+    if (comm->quiet % QUIET_ROUNDS != QUIET_ROUNDS - 1)
+        return STATUS_OK;
+    TRY(executor_land(comm));
+    node_kick(comm->node);
+    return STATUS_OK;
 }
 
 enum status comm_progress(struct comm *comm, bool *moved)
@@ -340,14 +507,16 @@ enum status comm_progress(struct comm *comm, bool *moved)
     const enum status status = progress_once(comm, moved);
     if (status < 0)
         return comm_fail(comm, status);
-    if (*moved)
-        comm->progressed_ns = clock_ns();
+    comm->moved = comm->moved || *moved;
     return STATUS_OK;
 }
 
 static enum status check_deadline(struct comm *comm)
 {
     const uint64_t now = clock_ns();
+    if (comm->moved)
+        comm->progressed_ns = now;
+    comm->moved = false;
     if (comm->dispute_until != 0 && now > comm->dispute_until)
         return fail(STATUS_MISMATCH,
                     "%s: the other side did not say what it called: call the same collective everywhere",
@@ -355,7 +524,7 @@ static enum status check_deadline(struct comm *comm)
     if (comm->waiters == 0 || (double)(now - comm->progressed_ns) / 1e9 <= comm->deadline)
         return STATUS_OK; /* whoever computes meanwhile is not kept waiting */
     struct text text = {0};
-    executor_describe(comm, &text);
+    collectives_describe(comm, &text);
     const enum status status =
         fail(STATUS_TIMEOUT, "nothing moved for %.0f s: %s: a worker may hang; --deadline= changes the limit",
              comm->deadline, text_string(&text));
@@ -363,21 +532,31 @@ static enum status check_deadline(struct comm *comm)
     return status;
 }
 
+/* Look after deadline and job, now and then. */
+static enum status idle_check(struct comm *comm, unsigned idle)
+{
+    if (idle % 64 != 63)
+        return STATUS_OK;
+    enum status status = comm->job != NULL ? job_check(comm->job) : STATUS_OK;
+    if (status >= 0)
+        status = check_deadline(comm);
+    return status < 0 ? comm_fail(comm, status) : STATUS_OK;
+}
+
 enum status comm_idle(struct comm *comm, unsigned idle)
 {
-    if (idle % 64 == 63) {
-        enum status status = comm->job != NULL ? job_check(comm->job) : STATUS_OK;
-        if (status >= 0)
-            status = check_deadline(comm);
-        if (status < 0)
-            return comm_fail(comm, status);
-    }
-    comm->transport->ops->wait(comm->transport, 1000000, idle);
+    TRY(idle_check(comm, idle));
+    if (comm->node != NULL)
+        node_wait(comm->node, LONGEST_WAIT_NS, idle);
+    else
+        comm->transport->ops->wait(comm->transport, LONGEST_WAIT_NS, idle);
     return STATUS_OK;
 }
 
 void comm_enter(struct comm *comm)
 {
+    if (!comm->has_thread)
+        return;
     atomic_fetch_add(&comm->wanted, 1);
     pthread_mutex_lock(&comm->lock);
     atomic_fetch_sub(&comm->wanted, 1);
@@ -385,7 +564,29 @@ void comm_enter(struct comm *comm)
 
 void comm_leave(struct comm *comm)
 {
+    if (comm->node != NULL)
+        node_kick(comm->node);
+    if (!comm->has_thread)
+        return;
+    if (comm->sleeps && (comm->stop || (comm->active > 0 && comm->waiters == 0)))
+        pthread_cond_signal(&comm->work);
     pthread_mutex_unlock(&comm->lock);
+}
+
+/* The thread's own waiting, for which it gives the lock away where the means allow. */
+static void thread_wait(struct comm *comm, unsigned idle)
+{
+    if (comm->node == NULL) {
+        comm->transport->ops->wait(comm->transport, LONGEST_WAIT_NS, idle);
+        return;
+    }
+    const bool asleep = idle > THREAD_YIELDS && node_drowse(comm->node);
+    pthread_mutex_unlock(&comm->lock);
+    if (asleep)
+        node_sleep(comm->node, LONGEST_WAIT_NS);
+    else
+        (void)sched_yield();
+    pthread_mutex_lock(&comm->lock);
 }
 
 /* Drives progress while collectives are under way and nobody waits for one; failures are kept for whoever comes. */
@@ -396,15 +597,17 @@ static void *progress_thread(void *context)
     pthread_mutex_lock(&comm->lock);
     while (!comm->stop) {
         if (comm->active == 0 || comm->waiters > 0 || comm->status != STATUS_OK) {
+            comm->sleeps = true;
             pthread_cond_wait(&comm->work, &comm->lock);
+            comm->sleeps = false;
             idle = 0;
             continue;
         }
         bool moved = false;
-        if (comm_progress(comm, &moved) >= 0 && !moved)
-            (void)!(comm_idle(comm, ++idle));
-        else
-            idle = 0;
+        const enum status status = comm_progress(comm, &moved);
+        idle = status < 0 || moved ? 0 : idle + 1;
+        if (idle > 0 && idle_check(comm, idle) >= 0)
+            thread_wait(comm, idle);
         if (atomic_load(&comm->wanted) > 0) {
             pthread_mutex_unlock(&comm->lock);
             while (atomic_load(&comm->wanted) > 0)
@@ -414,6 +617,63 @@ static void *progress_thread(void *context)
     }
     pthread_mutex_unlock(&comm->lock);
     return NULL;
+}
+
+/* ---- memory for vectors ---- */
+
+static enum status plain_alloc(struct comm *comm, size_t bytes, void **out)
+{
+    enum status status = STATUS_OK;
+    void *memory = NULL;
+    const uint64_t available = host_memory_available();
+    *out = NULL;
+    if (available != 0 && bytes > available)
+        return fail(STATUS_NO_MEMORY, "out of memory: a buffer of %zu MiB, %llu MiB are available", bytes >> 20,
+                    (unsigned long long)(available >> 20));
+    TRY(memory_zeroed(&memory, 1, sizeof(struct plain)));
+    struct plain *plain = memory;
+    TRY_TO(done, memory_pages(&plain->memory, bytes));
+    plain->bytes = bytes;
+    plain->next = comm->plains;
+    comm->plains = plain;
+    *out = plain->memory;
+done:
+    if (status < 0)
+        free(plain);
+    return status;
+}
+
+static void plain_free(struct comm *comm, void *memory)
+{
+    for (struct plain **at = &comm->plains; *at != NULL; at = &(*at)->next) {
+        struct plain *plain = *at;
+        if (plain->memory != memory)
+            continue;
+        *at = plain->next;
+        memory_pages_release(plain->memory, plain->bytes);
+        free(plain);
+        return;
+    }
+}
+
+enum status comm_alloc(struct comm *comm, size_t bytes, void **memory)
+{
+    comm_enter(comm);
+    enum status status = comm->node != NULL ? node_alloc(comm->node, bytes, memory) : STATUS_AGAIN;
+    if (status == STATUS_AGAIN)
+        status = plain_alloc(comm, bytes, memory);
+    comm_leave(comm);
+    return status;
+}
+
+void comm_free(struct comm *comm, void *memory)
+{
+    if (memory == NULL)
+        return;
+    comm_enter(comm);
+    if (comm->node == NULL || !node_free(comm->node, memory))
+        plain_free(comm, memory);
+    comm_leave(comm);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- open,
@@ -428,16 +688,19 @@ static enum status world_fill(struct comm *comm)
     for (int r = 0; r < comm->world.size; r++)
         comm->world.ranks[r] = r;
     comm->teams = &comm->world;
+    TRY(memory_zeroed(&memory, (size_t)comm->transport->size, sizeof(struct outbox)));
+    comm->outbox = memory;
     return STATUS_OK;
 }
 
 static enum status start_thread(struct comm *comm)
 {
-    const int error = pthread_create(&comm->thread, NULL, progress_thread, comm);
-    if (error != 0)
-        return fail(STATUS_INTERNAL, "comm: no progress thread: %s", strerror(error));
     comm->has_thread = true;
-    return STATUS_OK;
+    const int error = pthread_create(&comm->thread, NULL, progress_thread, comm);
+    if (error == 0)
+        return STATUS_OK;
+    comm->has_thread = false;
+    return fail(STATUS_INTERNAL, "comm: no progress thread: %s", strerror(error));
 }
 
 enum status comm_open(const struct comm_request *request, struct comm **out)
@@ -454,13 +717,16 @@ enum status comm_open(const struct comm_request *request, struct comm **out)
     comm->segment = request->segment > 0 ? request->segment : DEFAULT_SEGMENT;
     comm->window = request->window > 0 ? request->window : DEFAULT_WINDOW;
     comm->deadline = request->deadline > 0 ? request->deadline : DEFAULT_DEADLINE;
+    comm->node = request->transport->node;
     comm->small_bytes = request->transport->eager_limit > 512 ? request->transport->eager_limit : 512;
+    if (comm->node != NULL)
+        comm->small_bytes = WIRE_HEADER_BYTES + NODE_EAGER;
     pthread_mutex_init(&comm->lock, NULL);
     pthread_cond_init(&comm->work, NULL);
     if (comm->window > 64 || comm->segment < 8)
         TRY_TO(done, fail(STATUS_USAGE, "comm: segment must be at least 8 bytes and window 1..64"));
     TRY_TO(done, world_fill(comm));
-    for (int i = 0; i < POOL_BUFFERS; i++)
+    for (int i = 0; i < POOL_BUFFERS && comm->node == NULL; i++)
         TRY_TO(done, pool_post(comm));
     comm->progressed_ns = clock_ns();
     if (request->progress_thread && comm->transport->size > 1)
@@ -479,23 +745,30 @@ void comm_close(struct comm *comm)
     if (comm->has_thread) {
         comm_enter(comm);
         comm->stop = true;
-        pthread_cond_broadcast(&comm->work);
         comm_leave(comm);
         pthread_join(comm->thread, NULL);
     }
+    const int size = comm->transport->size;
+    const bool shared = landing_shared(comm);
     comm->transport->ops->close(comm->transport); /* abandons what is flying */
-    free_tasks(&comm->flying);
-    for (int which = 0; which < PENDING_LISTS; which++)
-        free_tasks(&comm->pending[which]);
-    free_tasks(&comm->spare);
+    free_tasks(&comm->flying, shared);
+    for (int peer = 0; comm->outbox != NULL && peer < size; peer++)
+        free_tasks(&comm->outbox[peer].waiting, shared);
+    free_tasks(&comm->pool, shared);
+    free_tasks(&comm->receives, shared);
+    free_tasks(&comm->spare, shared);
     while (comm->small_spares > 0)
         free(comm->small_spare[--comm->small_spares]);
-    while (comm->landing_spares > 0)
+    while (comm->landing_spares > 0 && !shared)
         free(comm->landing_spare[--comm->landing_spares]);
     free(comm->small_spare);
     free(comm->landing_spare);
+    while (comm->plains != NULL)
+        plain_free(comm, comm->plains->memory);
     early_free(&comm->early);
-    early_free(&comm->world.early);
+    for (size_t k = 0; k < EARLY_LISTS; k++)
+        early_free(&comm->world.early[k]);
+    free(comm->outbox);
     free(comm->world.ranks);
     pthread_cond_destroy(&comm->work);
     pthread_mutex_destroy(&comm->lock);
@@ -535,172 +808,4 @@ void comm_describe(const struct comm *comm, struct text *text)
 struct team *comm_world(struct comm *comm)
 {
     return &comm->world;
-}
-
-/* ---- teams ---- */
-
-int team_rank(const struct team *team)
-{
-    return team->rank;
-}
-
-int team_size(const struct team *team)
-{
-    return team->size;
-}
-
-static enum status check_ranks(const struct comm *comm, const int *ranks, int count, int *mine)
-{
-    *mine = -1;
-    for (int i = 0; i < count; i++) {
-        if (ranks[i] < 0 || ranks[i] >= comm->transport->size)
-            return fail(STATUS_USAGE, "team: rank %d is not in 0..%d", ranks[i], comm->transport->size - 1);
-        for (int j = 0; j < i; j++)
-            if (ranks[j] == ranks[i])
-                return fail(STATUS_USAGE, "team: rank %d stands twice", ranks[i]);
-        if (ranks[i] == comm->transport->rank)
-            *mine = i;
-    }
-    return *mine >= 0 ? STATUS_OK
-                      : fail(STATUS_USAGE, "team: this worker, rank %d, is not in it", comm->transport->rank);
-}
-
-static enum status team_send(struct comm *comm, int peer, uint64_t value, const unsigned char *used, size_t bytes)
-{
-    struct wire_header header = {.class = WIRE_TEAM, .hash = comm->team_talk.hash, .sequence = value};
-    return comm_send_small(comm, NULL, peer, &header, used, bytes);
-}
-
-static enum status team_await(struct comm *comm, int answers)
-{
-    unsigned idle = 0;
-    for (struct early **at = &comm->early; *at != NULL;) {
-        struct early *early = *at;
-        if (early->header.class != WIRE_TEAM || early->header.hash != comm->team_talk.hash ||
-            comm->team_talk.answers == answers) {
-            at = &early->next;
-            continue;
-        }
-        team_answer(comm, &early->header, early->payload);
-        *at = early->next;
-        free(early);
-    }
-    while (comm->team_talk.answers < answers) {
-        bool moved = false;
-        TRY(comm_progress(comm, &moved));
-        idle = moved ? 0 : idle + 1;
-        if (!moved)
-            TRY(comm_idle(comm, idle));
-    }
-    return STATUS_OK;
-}
-
-static uint64_t lowest_free(const unsigned char used[TEAM_ID_BYTES])
-{
-    uint64_t id = 0;
-    while (id < TEAM_IDS && (used[id / 8] >> (id % 8)) & 1)
-        id++;
-    return id;
-}
-
-/* All members agree on an id that none of them has in use: each tells member 0 which it has, and it takes the lowest. */
-static enum status agree_on_id(struct comm *comm, const int *ranks, int count, int mine, uint64_t *id)
-{
-    enum status status = STATUS_OK;
-    unsigned char *used = comm->team_talk.used;
-    memset(used, 0, TEAM_ID_BYTES);
-    for (const struct team *team = comm->teams; team != NULL; team = team->next)
-        used[team->id / 8] = (unsigned char)(used[team->id / 8] | 1U << (team->id % 8));
-    comm->team_talk.waiting = true;
-    comm->team_talk.hash = wire_hash(WIRE_HASH_START, ranks, (size_t)count * sizeof *ranks);
-    comm->team_talk.answers = 0;
-    comm->progressed_ns = clock_ns();
-    if (mine == 0) {
-        TRY_TO(done, team_await(comm, count - 1));
-        comm->team_talk.value = lowest_free(used);
-        for (int i = 1; i < count; i++)
-            TRY_TO(done, team_send(comm, ranks[i], comm->team_talk.value, NULL, 0));
-    } else {
-        TRY_TO(done, team_send(comm, ranks[0], 0, used, TEAM_ID_BYTES));
-        TRY_TO(done, team_await(comm, 1));
-    }
-    *id = comm->team_talk.value;
-    if (*id >= TEAM_IDS)
-        status = fail(STATUS_REFUSED, "team: more than %d teams at once: destroy some first", TEAM_IDS - 1);
-done:
-    comm->team_talk.waiting = false;
-    return status;
-}
-
-/* Small messages for the new team that came before it. */
-static enum status adopt_early(struct comm *comm, struct team *team)
-{
-    for (struct early **at = &comm->early; *at != NULL;) {
-        struct early *early = *at;
-        if (early->header.class == WIRE_TEAM || early->header.team != team->id) {
-            at = &early->next;
-            continue;
-        }
-        TRY(early_add(&team->early, &early->header, early->payload));
-        *at = early->next;
-        free(early);
-    }
-    return STATUS_OK;
-}
-
-enum status team_create(struct comm *comm, const int *ranks, int count, struct team **out)
-{
-    enum status status = STATUS_OK;
-    int mine = -1;
-    uint64_t id = 0;
-    void *memory = NULL;
-    struct team *team = NULL;
-    if (count < 1)
-        return fail(STATUS_USAGE, "team: at least one worker is needed");
-    TRY(check_ranks(comm, ranks, count, &mine));
-    TRY(memory_zeroed(&memory, 1, sizeof(struct team)));
-    team = memory;
-    comm_enter(comm);
-    comm->waiters++;
-    TRY_TO(done, comm_failed(comm));
-    TRY_TO(done, memory_zeroed(&memory, (size_t)count, sizeof(int)));
-    team->ranks = memory;
-    memcpy(team->ranks, ranks, (size_t)count * sizeof(int));
-    TRY_TO(done, agree_on_id(comm, ranks, count, mine, &id));
-    team->comm = comm;
-    team->id = (uint8_t)id;
-    team->rank = mine;
-    team->size = count;
-    TRY_TO(done, adopt_early(comm, team));
-    team->next = comm->teams;
-    comm->teams = team;
-    *out = team;
-done:
-    comm->waiters--;
-    pthread_cond_broadcast(&comm->work);
-    comm_leave(comm);
-    if (status < 0) {
-        early_free(&team->early);
-        free(team->ranks);
-        free(team);
-    }
-    return status;
-}
-
-void team_destroy(struct team *team)
-{
-    if (team == NULL || team == &team->comm->world)
-        return;
-    struct comm *comm = team->comm;
-    comm_enter(comm);
-    for (struct team **at = &comm->teams; *at != NULL; at = &(*at)->next) {
-        if (*at == team) {
-            *at = team->next;
-            break;
-        }
-    }
-    comm_leave(comm);
-    early_free(&team->early);
-    free(team->ranks);
-    free(team);
 }

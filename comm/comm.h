@@ -46,6 +46,12 @@ unsigned comm_window(const struct comm *comm);
 const char *comm_transport(const struct comm *comm); /* "shm", "tcp", "loopback" */
 void comm_describe(const struct comm *comm, struct text *text);
 
+/* `bytes` of memory, zeroed, at a page's boundary, for vectors: workers of one node that share memory (comm_describe tells)
+ * read it in place, which is the fastest that they can do. Any other memory serves as well. STATUS_NO_MEMORY names what is
+ * needed and what is available. Goes with comm_free(), or with the comm. */
+enum status comm_alloc(struct comm *comm, size_t bytes, void **memory) MUST_CHECK;
+void comm_free(struct comm *comm, void *memory); /* accepts NULL; no collective may be using it, here or elsewhere */
+
 /* All workers. Belongs to the comm. */
 struct team *comm_world(struct comm *comm);
 /* A team of some workers, in the given order; called by those workers only, with the same list, in one order with other

@@ -1,8 +1,16 @@
-/* executor.c - runs a schedule on the network: turns what progression says may start into transfers and kernels.
+/* executor.c - runs a schedule: turns what progression says may start into transfers and kernels.
  *
- * Small segments go out at once (eager) and wait, where they come too early, in a list. Larger ones wait for the grant
- * that their receiver sends when the receive is posted: no provider then ever holds payload that nobody awaits, and
- * data land where they belong. Reductions and copies are done where their turn comes, in whoever drives progress.
+ * On a network small segments go out at once (eager) and wait, where they come too early, in the call's table. Larger
+ * ones wait for the grant that their receiver sends when the receive is posted: no provider then ever holds payload that
+ * nobody awaits, and data land where they belong.
+ *
+ * In a node small segments are copied through the rings. Larger ones are offered: the receiver reads them where they lie
+ * when their turn comes (a reduction straight from the sender's memory), and says so. A reduction that must wait for
+ * something else copies first what it is to read, if its sender might wait in turn: a schedule proved for receives that
+ * take in what was sent must not hang on ones that don't.
+ *
+ * Consecutive reductions into one range are done in one pass over it, in their order. All is done in whoever drives
+ * progress.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,297 +20,119 @@
 #include "base/memory.h"
 #include "comm/internal.h"
 #include "comm/kernels.h"
+#include "comm/node.h"
 
-#define DISPUTE_NS UINT64_C(2000000000) /* how long a mismatch waits for the other side's words */
-#define DEFAULT_LOOKAHEAD 64
+#define TERMS 16 /* of one chain of reductions                                            */
+#define CHAIN_BYTES                                                                                                    \
+    ((size_t)8192) /* of the range are taken through the whole chain at a time: they stay in the cache */
 
-struct collective {
-    struct team *team;
-    const struct shape *shape;
-    char *name;
-    size_t count, size;
-    enum dtype dtype;
-    enum reduce_op op;
-    struct progression *progression[2]; /* [0] out of place, [1] in place; made when first needed */
-    struct progression *running;        /* NULL: not under way                                    */
-    const unsigned char *input;
-    unsigned char *output, *scratch;
-    uint32_t epoch;
-    uint64_t hash;
-    struct task_list expecting, ungranted, landed;
-    struct early *early;
-    bool *greets, *awaits; /* of each team rank: exchanges no element, so a hello goes out, or is awaited */
-    size_t outgoing;       /* small messages not yet out: the call lasts until they are                    */
-    int hellos;            /* awaited and not yet come                                                     */
-    struct collective_traffic traffic;
-    struct collective *next, *previous; /* under way in the team                                          */
+/* What an offer says besides its header. */
+struct offer {
+    struct node_place place;
+    uint64_t bytes;
 };
 
-/* ------------------------------------------------------------------------------------------------------- who says
- * hello */
-
-struct peers {
-    struct sink sink; /* first */
-    const struct collective *collective;
-    size_t *sent, *received;
+/* Reductions that are decided, and complete as far as progression knows, but not yet computed: dst = first (+) term (+)
+ * ... in this order; without terms a copy. */
+struct chain {
+    bool open;
+    struct span dst;
+    const unsigned char *first;
+    size_t terms, tasks;
+    struct {
+        const unsigned char *data;
+        double weight;
+        double divisor;
+    } term[TERMS];
+    struct task *task[TERMS + 1]; /* whose data these are */
 };
 
-static enum status count_peer(struct sink *sink, const struct op *op)
+/* ---- the call's table ---- */
+
+static size_t table_place(const struct collective *c, bool sending, int peer, uint16_t lane, uint64_t sequence)
 {
-    struct peers *peers = (struct peers *)sink;
-    const struct collective *c = peers->collective;
-    const struct range *range = op->kind == OP_SEND ? &op->src : &op->dst;
-    if (op->kind != OP_SEND && op->kind != OP_RECV && op->kind != OP_RECV_REDUCE)
-        return STATUS_OK;
-    if (op->peer < 0 || op->peer >= c->shape->workers)
-        return fail(STATUS_FORMAT, "bad-op: peer %d of %d workers", (int)op->peer, c->shape->workers);
-    const uint32_t leaf = range->chunk % c->shape->chunks;
-    const size_t elements = partition_offset(c->count, c->shape->chunks, leaf + range->chunks) -
-                            partition_offset(c->count, c->shape->chunks, leaf);
-    bool *marks = op->kind == OP_SEND ? c->greets : c->awaits;
-    size_t *total = op->kind == OP_SEND ? peers->sent : peers->received;
-    marks[op->peer] = true;
-    total[op->peer] += elements;
-    return STATUS_OK;
+    const uint64_t key = (uint64_t)peer * 40503 + (uint64_t)lane * 9973 + sequence * 2 + sending;
+    return (size_t)(key & (c->places - 1));
 }
 
-/* A pair that exchanges no element still compares its calls: mark whom we greet and whose hello we await. */
-static enum status find_greetings(struct collective *c)
+static bool is_sending(const struct task *task)
 {
-    enum status status = STATUS_OK;
-    const size_t n = (size_t)c->shape->workers;
-    void *sent = NULL, *received = NULL, *greets = NULL, *awaits = NULL;
-    TRY_TO(done, memory_zeroed(&greets, n, sizeof(bool)));
-    c->greets = greets;
-    TRY_TO(done, memory_zeroed(&awaits, n, sizeof(bool)));
-    c->awaits = awaits;
-    TRY_TO(done, memory_zeroed(&sent, n, sizeof(size_t)));
-    TRY_TO(done, memory_zeroed(&received, n, sizeof(size_t)));
-    struct peers peers = {.sink = {.op = count_peer}, .collective = c, .sent = sent, .received = received};
-    for (uint32_t round = 0; round < c->shape->rounds; round++) {
-        peers.sink.round = round;
-        peers.sink.lane = 0;
-        TRY_TO(done, c->shape->algorithm->emit(c->shape, c->team->rank, round, &peers.sink));
-    }
-    for (size_t r = 0; r < n; r++) {
-        c->greets[r] = c->greets[r] && peers.sent[r] == 0;
-        c->awaits[r] = c->awaits[r] && peers.received[r] == 0;
-    }
-done:
-    free(sent);
-    free(received);
-    return status;
+    return task->kind == TASK_SEND || task->kind == TASK_OFFER ||
+           (task->kind == TASK_EARLY && task->class == WIRE_GRANT);
 }
 
-/* -------------------------------------------------------------------------------------------------------- create,
- * destroy */
-
-static uint64_t call_hash(const struct collective *c)
+static void table_insert(struct collective *c, struct task *task)
 {
-    const struct shape *shape = c->shape; /* differs where the workers' nodes or steps do, if not always */
-    const uint64_t numbers[] = {c->epoch,
-                                c->count,
-                                (uint64_t)c->dtype,
-                                (uint64_t)c->op,
-                                c->team->comm->segment,
-                                (uint64_t)shape->workers,
-                                shape->chunks,
-                                shape->rounds,
-                                shape->lanes};
-    return wire_hash(wire_hash(WIRE_HASH_START, c->name, strlen(c->name)), numbers, sizeof numbers);
+    struct task **place =
+        &c->table[table_place(c, is_sending(task), task->peer, task->action.op.lane, task->action.sequence)];
+    task->link = *place;
+    *place = task;
+    c->tabled++;
 }
 
-static enum status check_request(const struct collective_request *request)
+/* More places when there are many tasks; without memory it stays as it is. */
+static void table_grow(struct collective *c)
 {
-    const struct shape *shape = request->shape;
-    if (shape->workers != request->team->size)
-        return fail(STATUS_USAGE, "%s: a schedule for %d workers on a team of %d", request->name, shape->workers,
-                    request->team->size);
-    const bool mixing = (shape->algorithm->traits & TRAIT_MIXING) != 0;
-    if (mixing && (request->op != REDUCE_SUM || (request->dtype != DTYPE_F32 && request->dtype != DTYPE_F64)))
-        return fail(STATUS_USAGE, "%s: mixing is for sums of f32 or f64", request->name);
-    size_t bytes = 0;
-    if (!checked_multiply(request->count, dtype_size(request->dtype), &bytes) || bytes > SIZE_MAX / 2)
-        return fail(STATUS_USAGE, "%s: %zu elements of %s are more than can be addressed", request->name,
-                    request->count, dtype_name(request->dtype));
-    return STATUS_OK;
-}
-
-enum status collective_create(const struct collective_request *request, struct collective **out)
-{
-    enum status status = STATUS_OK;
     void *memory = NULL;
-    size_t planes = 0;
-    TRY(check_request(request));
-    TRY(memory_zeroed(&memory, 1, sizeof(struct collective)));
-    struct collective *c = memory;
-    *c = (struct collective){.team = request->team,
-                             .shape = request->shape,
-                             .count = request->count,
-                             .size = dtype_size(request->dtype),
-                             .dtype = request->dtype,
-                             .op = request->op};
-    TRY_TO(done, memory_string(&c->name, request->name));
-    TRY_TO(done, find_greetings(c));
-    if (!checked_multiply(request->count * c->size, request->shape->scratch, &planes))
-        TRY_TO(done, fail(STATUS_NO_MEMORY, "%s: scratch too large", c->name));
-    if (planes > 0) {
-        TRY_TO(done, memory_zeroed(&memory, planes, 1));
-        c->scratch = memory;
-    }
-    *out = c;
-done:
-    if (status < 0)
-        collective_destroy(c);
-    return status;
-}
-
-static void unlink_collective(struct collective *c)
-{
-    struct team *team = c->team;
-    if (c->previous == NULL)
-        team->first = c->next;
-    else
-        c->previous->next = c->next;
-    if (c->next == NULL)
-        team->last = c->previous;
-    else
-        c->next->previous = c->previous;
-    c->next = c->previous = NULL;
-    c->running = NULL;
-    team->comm->active--;
-}
-
-static void drop_tasks(struct comm *comm, struct task_list *list)
-{
-    while (list->first != NULL) {
-        struct task *task = list->first;
-        task_remove(list, task);
-        task_give(comm, task);
-    }
-}
-
-/* After a failure tasks of a dead collective may still be with the transport: they stay there, belonging to nobody.
- * Receives are called off as far as that is possible; whoever else may touch the scratch planes keeps them. */
-static void orphan(struct task_list *list, struct collective *c)
-{
-    struct comm *comm = c->team->comm;
-    for (struct task *task = list->first; task != NULL; task = task->next) {
-        if (task->collective != c)
-            continue;
-        task->collective = NULL;
-        if (task->flying && task->kind == TASK_RECEIVE)
-            comm->transport->ops->cancel(comm->transport, &task->transfer);
-        if (task->buffer == NULL) {
-            task->buffer = c->scratch;
-            c->scratch = NULL;
+    if (c->tabled < 2 * c->places || memory_zeroed(&memory, c->places * 4, sizeof(struct task *)) < 0)
+        return;
+    struct task **old = c->table;
+    const size_t places = c->places;
+    c->table = memory;
+    c->places *= 4;
+    c->tabled = 0;
+    for (size_t i = 0; i < places; i++) {
+        while (old[i] != NULL) {
+            struct task *task = old[i];
+            old[i] = task->link;
+            table_insert(c, task);
         }
     }
+    free(old);
 }
 
-/* The comm must not go on with buffers that the caller takes back. This thread's message is left alone: it tells why. */
-static void give_up(struct collective *c)
+static void table_add(struct collective *c, struct task *task)
+{
+    table_grow(c);
+    table_insert(c, task);
+}
+
+/* Takes the task out; NULL: there is none. */
+static struct task *table_take(struct collective *c, bool sending, int peer, uint16_t lane, uint64_t sequence)
+{
+    struct task **at = &c->table[table_place(c, sending, peer, lane, sequence)];
+    for (; *at != NULL; at = &(*at)->link) {
+        struct task *task = *at;
+        if (task->peer != peer || task->action.op.lane != lane || task->action.sequence != sequence ||
+            is_sending(task) != sending)
+            continue;
+        *at = task->link;
+        c->tabled--;
+        return task;
+    }
+    return NULL;
+}
+
+void executor_clear(struct collective *c)
 {
     struct comm *comm = c->team->comm;
-    if (comm->status == STATUS_OK) {
-        comm->status = STATUS_INTERRUPTED;
-        snprintf(comm->message, sizeof comm->message, "%s: destroyed while it was under way", c->name);
+    for (size_t i = 0; c->table != NULL && i < c->places; i++) {
+        while (c->table[i] != NULL) {
+            struct task *task = c->table[i];
+            c->table[i] = task->link;
+            if (task->lent)
+                task_remove(&c->lent, task);
+            if (task->loose)
+                task_remove(&comm->loose, task);
+            if (task->kind == TASK_OFFER)
+                task_remove(&c->offers, task);
+            task_give(comm, task);
+        }
     }
-    unlink_collective(c);
+    c->tabled = 0;
 }
 
-void collective_destroy(struct collective *c)
-{
-    if (c == NULL)
-        return;
-    struct comm *comm = c->team->comm;
-    comm_enter(comm);
-    if (c->running != NULL)
-        give_up(c);
-    drop_tasks(comm, &c->expecting);
-    drop_tasks(comm, &c->ungranted);
-    drop_tasks(comm, &c->landed);
-    orphan(&comm->flying, c);
-    for (int which = 0; which < PENDING_LISTS; which++)
-        orphan(&comm->pending[which], c);
-    comm_leave(comm);
-    while (c->early != NULL) {
-        struct early *early = c->early;
-        c->early = early->next;
-        free(early);
-    }
-    progression_destroy(c->progression[0]);
-    progression_destroy(c->progression[1]);
-    free(c->greets);
-    free(c->awaits);
-    free(c->scratch);
-    free(c->name);
-    free(c);
-}
-
-/* ---- mismatches ---- */
-
-static void describe_call(const struct collective *c, char *text, size_t size)
-{
-    snprintf(text, size, "rank %d called %s %s %s of %zu elements in segments of %zu bytes (call %u of its team)",
-             c->team->ranks[c->team->rank], c->name, reduce_op_name(c->op), dtype_name(c->dtype), c->count,
-             c->team->comm->segment, (unsigned)c->epoch);
-}
-
-/* Tell the peer what we called, and give it a moment to tell us. */
-static enum status dispute(struct comm *comm, const struct collective *c, int peer)
-{
-    char call[400];
-    if (comm->dispute_until != 0)
-        return STATUS_OK;
-    describe_call(c, call, sizeof call);
-    snprintf(comm->dispute, sizeof comm->dispute, "%s, rank %d something else", call, peer);
-    comm->dispute_until = clock_ns() + DISPUTE_NS;
-    struct wire_header header = {.class = WIRE_CALL, .team = c->team->id, .epoch = c->epoch};
-    size_t bytes = strlen(call);
-    if (bytes > comm->small_bytes - WIRE_HEADER_BYTES)
-        bytes = comm->small_bytes - WIRE_HEADER_BYTES;
-    return comm_send_small(comm, NULL, peer, &header, call, bytes);
-}
-
-static enum status call_arrived(struct comm *comm, const struct collective *c, const struct wire_header *header,
-                                const void *payload)
-{
-    char mine[400] = "this worker has left that collective";
-    if (c != NULL) {
-        describe_call(c, mine, sizeof mine);
-        TRY(dispute(comm, c, header->source)); /* our own words, before we fail */
-    }
-    return fail(STATUS_MISMATCH, "the workers called different collectives: %.*s, but %s: call the same everywhere",
-                (int)header->bytes, (const char *)payload, mine);
-}
-
-/* --------------------------------------------------------------------------------------------------------- small
- * messages */
-
-static struct team *team_find(struct comm *comm, uint8_t id)
-{
-    for (struct team *team = comm->teams; team != NULL; team = team->next)
-        if (team->id == id)
-            return team;
-    return NULL;
-}
-
-static struct collective *collective_find(const struct team *team, uint32_t epoch)
-{
-    for (struct collective *c = team->first; c != NULL; c = c->next)
-        if (c->epoch == epoch)
-            return c;
-    return NULL;
-}
-
-static struct task *task_find(const struct task_list *list, int peer, uint16_t lane, uint64_t sequence)
-{
-    for (struct task *task = list->first; task != NULL; task = task->next)
-        if (task->peer == peer && task->action.op.lane == lane && task->action.sequence == sequence)
-            return task;
-    return NULL;
-}
+/* ---- data ---- */
 
 static unsigned char *place(const struct collective *c, const struct span *span)
 {
@@ -315,89 +145,20 @@ static const unsigned char *place_read(const struct collective *c, const struct 
     return span->place == PLACE_INPUT ? c->input + span->offset * c->size : place(c, span);
 }
 
-/* An eager segment is here, and expected. */
-static enum status deliver(struct collective *c, struct task *task, const struct wire_header *header,
-                           const void *payload)
+static bool overlap(const unsigned char *a, size_t a_bytes, const unsigned char *b, size_t b_bytes)
 {
-    struct comm *comm = c->team->comm;
-    const size_t bytes = task->action.dst.count * c->size;
-    if (header->bytes != bytes)
-        return fail(STATUS_FORMAT, "%s: a segment of %u bytes from rank %d where %zu were due", c->name,
-                    (unsigned)header->bytes, task->peer, bytes);
-    task_remove(&c->expecting, task);
-    progression_complete(c->running, &task->action);
-    if (task->action.op.kind == OP_RECV) {
-        memcpy(place(c, &task->action.dst), payload, bytes);
-        task_give(comm, task);
-        return STATUS_OK;
-    }
-    if (landing_take(comm, &task->buffer) < 0) {
-        task_give(comm, task);
-        return STATUS_NO_MEMORY;
-    }
-    memcpy(task->buffer, payload, bytes);
-    task_append(&c->landed, task);
-    return STATUS_OK;
+    return a < b + b_bytes && b < a + a_bytes;
 }
 
-static enum status granted(struct collective *c, struct task *task)
+static void loose_remove(struct comm *comm, struct task *task)
 {
-    task_remove(&c->ungranted, task);
-    return task_submit(c->team->comm, task);
+    task->loose = false;
+    task_remove(&comm->loose, task);
 }
 
-/* A small message for a collective under way: to whoever waits for it, else it waits itself. */
-static enum status dispatch(struct collective *c, const struct wire_header *header, const void *payload)
-{
-    struct comm *comm = c->team->comm;
-    if (header->hash != c->hash)
-        return dispute(comm, c, header->source);
-    if (header->class == WIRE_HELLO) {
-        c->hellos--;
-        return STATUS_OK;
-    }
-    struct task_list *list = header->class == WIRE_GRANT ? &c->ungranted : &c->expecting;
-    struct task *task = task_find(list, header->source, header->lane, header->sequence);
-    if (task == NULL)
-        return early_add(&c->early, header, payload);
-    return header->class == WIRE_GRANT ? granted(c, task) : deliver(c, task, header, payload);
-}
+/* ---- small messages going out ---- */
 
-enum status executor_arrived(struct comm *comm, const struct wire_header *header, const void *payload)
-{
-    struct team *team = team_find(comm, header->team);
-    struct collective *c = team != NULL ? collective_find(team, header->epoch) : NULL;
-    if (header->class == WIRE_CALL)
-        return call_arrived(comm, c, header, payload);
-    if (team == NULL)
-        return early_add(&comm->early, header, payload);
-    if (c != NULL)
-        return dispatch(c, header, payload);
-    if ((int32_t)(header->epoch - team->next_epoch) >= 0)
-        return early_add(&team->early, header, payload);
-    return fail(STATUS_MISMATCH,
-                "rank %d still sends in call %u of its team, which is complete here: the workers called "
-                "different collectives, or the schedule is wrong: chorale verify tells",
-                (int)header->source, (unsigned)header->epoch);
-}
-
-/* The early message that `task` waits for, taken out of the list. */
-static struct early *take_early(struct collective *c, enum wire_class class, const struct task *task)
-{
-    for (struct early **at = &c->early; *at != NULL; at = &(*at)->next) {
-        struct early *early = *at;
-        if (early->header.class == class && early->header.source == task->peer &&
-            early->header.lane == task->action.op.lane && early->header.sequence == task->action.sequence) {
-            *at = early->next;
-            return early;
-        }
-    }
-    return NULL;
-}
-
-/* ---- starting ---- */
-
-/* Small enough to travel without a grant. With segments that are all so small, only grants bound what is under way. */
+/* Small enough to be copied on its way. With segments that are all so small, only grants bound what is under way. */
 static bool is_eager(const struct collective *c, size_t bytes)
 {
     const struct comm *comm = c->team->comm;
@@ -405,29 +166,390 @@ static bool is_eager(const struct collective *c, size_t bytes)
     return bytes <= limit && comm->segment > limit;
 }
 
-static struct wire_header header_for(const struct collective *c, enum wire_class class, const struct action *action)
-{
-    return (struct wire_header){.class = (uint8_t) class,
-                                .team = c->team->id,
-                                .lane = action->op.lane,
-                                .epoch = c->epoch,
-                                .sequence = action->sequence,
-                                .hash = c->hash};
-}
-
-/* A collective's small message: the call is not over before it is out, or its sender might leave with it unsent. */
 static enum status send_small(struct collective *c, int peer, enum wire_class class, const struct action *action,
                               const void *payload, size_t bytes)
 {
-    struct wire_header header = header_for(c, class, action);
-    c->outgoing++;
+    struct wire_header header = {.class = (uint8_t) class,
+                                 .team = c->team->id,
+                                 .lane = action->op.lane,
+                                 .epoch = c->epoch,
+                                 .sequence = action->sequence,
+                                 .hash = c->hash};
     return comm_send_small(c->team->comm, c, peer, &header, payload, bytes);
 }
 
-void executor_small_done(struct collective *collective)
+enum status executor_greet(struct collective *c)
 {
-    collective->outgoing--;
+    const struct action none = {0};
+    c->hellos = 0;
+    for (int r = 0; r < c->shape->workers; r++) {
+        c->hellos += c->awaits[r];
+        if (!c->greets[r])
+            continue;
+        c->traffic.control_messages++;
+        TRY(send_small(c, c->team->ranks[r], WIRE_HELLO, &none, NULL, 0));
+    }
+    return STATUS_OK;
 }
+
+enum status executor_grant(const struct task *task)
+{
+    if (task->collective == NULL)
+        return STATUS_OK;
+    task->collective->traffic.control_messages++;
+    return send_small(task->collective, task->peer, WIRE_GRANT, &task->action, NULL, 0);
+}
+
+/* Its sender may go on with the memory that we have read. */
+static enum status tell_read(struct collective *c, const struct task *task)
+{
+    c->traffic.control_messages++;
+    return send_small(c, task->peer, WIRE_READ, &task->action, NULL, 0);
+}
+
+/* ---- reductions ---- */
+
+static double divisor_of(const struct collective *c, const struct op *op)
+{
+    if (c->op != REDUCE_AVG || !(op->flags & OP_FINAL))
+        return 1;
+    return collective_scales(c) ? mean_divisor(c->shape->workers) : c->shape->workers;
+}
+
+static void chain_compute(const struct collective *c, const struct chain *chain, size_t begin, size_t count)
+{
+    unsigned char *out = place(c, &chain->dst) + begin * c->size;
+    const unsigned char *left = chain->first + begin * c->size;
+    for (size_t k = 0; k < chain->terms; k++) {
+        const unsigned char *right = chain->term[k].data + begin * c->size;
+        if (c->mixes)
+            kernel_axpy(c->dtype, out, left, right, chain->term[k].weight, count);
+        else
+            kernel_reduce(c->dtype, c->op, out, left, right, count, chain->term[k].divisor);
+        left = out;
+    }
+}
+
+/* Compute what was decided, then let the senders know. */
+static enum status chain_close(struct collective *c, struct chain *chain)
+{
+    const size_t count = chain->dst.count, step = chain->terms > 1 ? CHAIN_BYTES / c->size : count;
+    if (!chain->open)
+        return STATUS_OK;
+    if (chain->terms == 0)
+        memcpy(place(c, &chain->dst), chain->first, count * c->size);
+    for (size_t begin = 0; chain->terms > 0 && begin < count; begin += step)
+        chain_compute(c, chain, begin, count - begin < step ? count - begin : step);
+    chain->open = false;
+    enum status status = STATUS_OK;
+    for (size_t k = 0; k < chain->tasks; k++) {
+        if (chain->task[k]->lent && status >= 0)
+            status = tell_read(c, chain->task[k]);
+        task_give(c->team->comm, chain->task[k]);
+    }
+    return status;
+}
+
+/* After a failure nothing is computed. */
+static void chain_drop(struct collective *c, struct chain *chain)
+{
+    for (size_t k = 0; chain->open && k < chain->tasks; k++)
+        task_give(c->team->comm, chain->task[k]);
+    chain->open = false;
+}
+
+static void chain_open(struct chain *chain, const struct span *dst, const unsigned char *first)
+{
+    *chain = (struct chain){.open = true, .dst = *dst, .first = first};
+}
+
+/* One more term, in the open chain if it is of the same range, else in a new one. The operand of a range that was never
+ * written is the input: such a reduction is the first. */
+static enum status chain_add(struct collective *c, struct chain *chain, const struct action *action,
+                             const unsigned char *data, struct task *task)
+{
+    const size_t bytes = action->dst.count * c->size;
+    const bool goes_on = chain->open && chain->terms < TERMS && action->operand.place == action->dst.place &&
+                         chain->dst.place == action->dst.place && chain->dst.offset == action->dst.offset &&
+                         chain->dst.count == action->dst.count &&
+                         (task != NULL || !overlap(data, bytes, place(c, &chain->dst), bytes));
+    if (!goes_on) {
+        TRY(chain_close(c, chain));
+        chain_open(chain, &action->dst, place_read(c, &action->operand));
+    }
+    chain->term[chain->terms].data = data;
+    chain->term[chain->terms].weight = action->op.weight;
+    chain->term[chain->terms++].divisor = divisor_of(c, &action->op);
+    if (task != NULL)
+        chain->task[chain->tasks++] = task;
+    progression_complete(c->running, action);
+    return STATUS_OK;
+}
+
+static enum status add_reduce(struct collective *c, struct chain *chain, const struct action *action)
+{
+    struct comm *comm = c->team->comm;
+    const int peer = c->team->ranks[action->op.peer];
+    struct task *task = table_take(c, false, peer, action->op.lane, action->sequence);
+    if (task == NULL)
+        return fail(STATUS_INTERNAL, "%s: a reduction without its data", c->name);
+    if (task->lent)
+        task_remove(&c->lent, task);
+    if (task->loose)
+        loose_remove(comm, task);
+    return chain_add(c, chain, action, task->data, task);
+}
+
+static enum status do_local(struct collective *c, struct chain *chain, const struct action *action)
+{
+    if (action->op.kind == OP_REDUCE)
+        return chain_add(c, chain, action, place_read(c, &action->src), NULL);
+    TRY(chain_close(c, chain));
+    if (action->op.kind == OP_COPY)
+        memmove(place(c, &action->dst), place_read(c, &action->src), action->dst.count * c->size);
+    else if (!c->mixes)
+        return fail(STATUS_FORMAT, "%s: SCALE in a schedule that does not mix", c->name);
+    else
+        kernel_scale(c->dtype, place(c, &action->dst), place_read(c, &action->operand), action->op.weight,
+                     action->dst.count);
+    progression_complete(c->running, action);
+    return STATUS_OK;
+}
+
+/* ---- receiving ---- */
+
+/* The data of a reduction are here, in a buffer of ours or for the moment elsewhere. */
+static void reducible(struct collective *c, struct task *task)
+{
+    progression_complete(c->running, &task->action);
+    table_add(c, task);
+}
+
+/* Data in a buffer of our own. */
+static enum status land(struct comm *comm, struct task *task)
+{
+    TRY(landing_take(comm, &task->buffer));
+    memcpy(task->buffer, task->data, task->bytes);
+    task->data = task->buffer;
+    return STATUS_OK;
+}
+
+static enum status wrong_length(const struct collective *c, const struct task *task, size_t bytes)
+{
+    return fail(STATUS_FORMAT, "%s: a segment of %zu bytes from rank %d where %zu were due", c->name, bytes, task->peer,
+                task->bytes);
+}
+
+/* An eager segment is here, and expected. A reduction takes it from the message if its turn comes at once. */
+static enum status deliver(struct collective *c, struct task *task, const void *payload, size_t bytes)
+{
+    struct comm *comm = c->team->comm;
+    if (bytes != task->bytes)
+        return wrong_length(c, task, bytes);
+    if (task->action.op.kind == OP_RECV) {
+        memcpy(place(c, &task->action.dst), payload, bytes);
+        progression_complete(c->running, &task->action);
+        task_give(comm, task);
+        return STATUS_OK;
+    }
+    task->data = payload;
+    task->loose = true;
+    task_append(&comm->loose, task);
+    reducible(c, task);
+    return STATUS_OK;
+}
+
+/* What is no arena's is copied: a receive to its place, a reduction to a buffer. */
+static enum status read_offer(struct collective *c, struct task *task, const struct offer *offer)
+{
+    struct comm *comm = c->team->comm;
+    void *to = place(c, &task->action.dst);
+    if (task->action.op.kind != OP_RECV) {
+        TRY(landing_take(comm, &task->buffer));
+        task->data = to = task->buffer;
+    }
+    TRY(node_read(comm->node, task->peer, &offer->place, to, task->bytes));
+    TRY(tell_read(c, task));
+    if (task->action.op.kind != OP_RECV) {
+        reducible(c, task);
+        return STATUS_OK;
+    }
+    progression_complete(c->running, &task->action);
+    task_give(comm, task);
+    return STATUS_OK;
+}
+
+/* An offered segment is expected. */
+static enum status take_offer(struct collective *c, struct task *task, const void *payload, size_t bytes)
+{
+    struct comm *comm = c->team->comm;
+    struct offer offer;
+    const void *data = NULL;
+    if (bytes != sizeof offer)
+        return fail(STATUS_FORMAT, "%s: an offer of %zu bytes from rank %d", c->name, bytes, task->peer);
+    memcpy(&offer, payload, sizeof offer);
+    if (offer.bytes != task->bytes)
+        return wrong_length(c, task, (size_t)offer.bytes);
+    if (offer.place.arena == 0)
+        return read_offer(c, task, &offer);
+    TRY(node_map(comm->node, task->peer, &offer.place, task->bytes, &data));
+    task->data = data;
+    if (task->action.op.kind != OP_RECV) {
+        task->lent = true;
+        task_append(&c->lent, task);
+        reducible(c, task);
+        return STATUS_OK;
+    }
+    memcpy(place(c, &task->action.dst), data, task->bytes);
+    TRY(tell_read(c, task));
+    progression_complete(c->running, &task->action);
+    task_give(comm, task);
+    return STATUS_OK;
+}
+
+static enum status received(struct collective *c, struct task *task, uint8_t class, const void *payload, size_t bytes)
+{
+    const enum status status = class == WIRE_EAGER && task->kind == TASK_EXPECT ? deliver(c, task, payload, bytes)
+                               : class == WIRE_OFFER && task->kind == TASK_EXPECT && c->team->comm->node != NULL
+                                   ? take_offer(c, task, payload, bytes)
+                                   : fail(STATUS_FORMAT, "%s: rank %d sends what was not due", c->name, task->peer);
+    if (status < 0)
+        task_give(c->team->comm, task);
+    return status;
+}
+
+enum status executor_settle(struct comm *comm)
+{
+    while (comm->loose.first != NULL) {
+        struct task *task = comm->loose.first;
+        loose_remove(comm, task);
+        TRY(land(comm, task));
+    }
+    return STATUS_OK;
+}
+
+static enum status land_lent(struct collective *c, struct task *task)
+{
+    task_remove(&c->lent, task);
+    task->lent = false;
+    TRY(land(c->team->comm, task));
+    return tell_read(c, task);
+}
+
+enum status executor_land(struct comm *comm)
+{
+    for (struct team *team = comm->teams; team != NULL; team = team->next)
+        for (struct collective *c = team->first; c != NULL; c = c->next)
+            while (c->lent.first != NULL)
+                TRY(land_lent(c, c->lent.first));
+    return STATUS_OK;
+}
+
+/* A reduction into what a neighbour still has to read may be the very thing that neighbour waits for, in the same
+ * manner. */
+static enum status land_crossed(struct collective *c)
+{
+    for (struct task *task = c->lent.first; task != NULL;) {
+        struct task *next = task->next;
+        const unsigned char *dst = place(c, &task->action.dst);
+        for (const struct task *sent = c->offers.first; sent != NULL; sent = sent->next) {
+            if (!overlap(dst, task->bytes, sent->data, sent->bytes))
+                continue;
+            TRY(land_lent(c, task));
+            break;
+        }
+        task = next;
+    }
+    return STATUS_OK;
+}
+
+/* ---- arrivals ---- */
+
+/* It came before its op: it waits in the table. */
+static enum status keep_early(struct collective *c, const struct wire_header *header, const void *payload)
+{
+    struct comm *comm = c->team->comm;
+    struct task *task = NULL;
+    if (header->bytes > comm->small_bytes)
+        return fail(STATUS_FORMAT, "%s: a message of %u bytes from rank %d", c->name, (unsigned)header->bytes,
+                    (int)header->source);
+    TRY(task_take(comm, TASK_EARLY, &task));
+    if (header->bytes > 0 && small_take(comm, &task->buffer) < 0) {
+        task_give(comm, task);
+        return STATUS_NO_MEMORY;
+    }
+    if (header->bytes > 0)
+        memcpy(task->buffer, payload, header->bytes);
+    task->class = header->class;
+    task->bytes = header->bytes;
+    task->peer = header->source;
+    task->action.op.lane = header->lane;
+    task->action.sequence = header->sequence;
+    table_add(c, task);
+    return STATUS_OK;
+}
+
+/* The receiver has read what was offered. */
+static enum status offer_over(struct collective *c, struct task *task)
+{
+    if (task->kind != TASK_OFFER)
+        return fail(STATUS_FORMAT, "%s: rank %d has read what was not offered", c->name, task->peer);
+    task_remove(&c->offers, task);
+    progression_complete(c->running, &task->action);
+    task_give(c->team->comm, task);
+    return STATUS_OK;
+}
+
+static enum status granted(struct collective *c, struct task *task)
+{
+    if (task->kind != TASK_SEND)
+        return fail(STATUS_FORMAT, "%s: rank %d grants what was granted", c->name, task->peer);
+    return task_submit(c->team->comm, task);
+}
+
+enum status executor_dispatch(struct collective *c, const struct wire_header *header, const void *payload)
+{
+    struct comm *comm = c->team->comm;
+    const bool sending = header->class == WIRE_GRANT || header->class == WIRE_READ;
+    if (header->hash != c->hash)
+        return collective_dispute(comm, c, header->source);
+    if (header->class == WIRE_HELLO) {
+        c->hellos--;
+        return STATUS_OK;
+    }
+    struct task *task = table_take(c, sending, header->source, header->lane, header->sequence);
+    if (task == NULL)
+        return keep_early(c, header, payload);
+    if (header->class == WIRE_GRANT)
+        return granted(c, task);
+    return sending ? offer_over(c, task) : received(c, task, header->class, payload, header->bytes);
+}
+
+enum status executor_arrived(struct comm *comm, const struct wire_header *header, const void *payload)
+{
+    struct team *team = team_find(comm, header->team);
+    struct collective *c = team != NULL ? collective_find(team, header->epoch) : NULL;
+    if (header->class == WIRE_CALL)
+        return collective_told(comm, c, header, payload);
+    if (team == NULL)
+        return early_add(&comm->early, header, payload);
+    if (c != NULL)
+        return executor_dispatch(c, header, payload);
+    if ((int32_t)(header->epoch - team->next_epoch) >= 0)
+        return early_add(&team->early[header->epoch % EARLY_LISTS], header, payload);
+    return fail(STATUS_MISMATCH,
+                "rank %d still sends in call %u of its team, which is complete here: the workers called "
+                "different collectives, or the schedule is wrong: chorale verify tells",
+                (int)header->source, (unsigned)header->epoch);
+}
+
+bool executor_is_ahead(struct comm *comm, const struct wire_header *header)
+{
+    const struct team *team = team_find(comm, header->team);
+    return team != NULL && (int32_t)(header->epoch - team->next_epoch) >= 0;
+}
+
+/* ---- starting ---- */
 
 static enum status new_task(struct collective *c, enum task_kind kind, const struct action *action, struct task **task)
 {
@@ -439,8 +561,35 @@ static enum status new_task(struct collective *c, enum task_kind kind, const str
     return STATUS_OK;
 }
 
+/* Where neighbours can read it: where it lies, else in a copy. */
+static enum status show(struct comm *comm, struct task *task, struct offer *offer)
+{
+    *offer = (struct offer){.bytes = task->bytes};
+    if (node_locate(comm->node, task->data, task->bytes, &offer->place))
+        return STATUS_OK;
+    TRY(land(comm, task));
+    if (!node_locate(comm->node, task->data, task->bytes, &offer->place))
+        return fail(STATUS_INTERNAL, "node memory: a buffer that neighbours can't read");
+    return STATUS_OK;
+}
+
+static enum status start_offer(struct collective *c, struct task *task)
+{
+    struct comm *comm = c->team->comm;
+    struct offer offer;
+    const enum status status = show(comm, task, &offer);
+    if (status < 0) {
+        task_give(comm, task);
+        return status;
+    }
+    task_append(&c->offers, task);
+    table_add(c, task);
+    return send_small(c, task->peer, WIRE_OFFER, &task->action, &offer, sizeof offer);
+}
+
 static enum status start_send(struct collective *c, const struct action *action)
 {
+    struct comm *comm = c->team->comm;
     struct task *task = NULL;
     const unsigned char *data = place_read(c, &action->src);
     const size_t bytes = action->src.count * c->size;
@@ -451,158 +600,111 @@ static enum status start_send(struct collective *c, const struct action *action)
         progression_complete(c->running, action); /* the payload was copied */
         return STATUS_OK;
     }
-    TRY(new_task(c, TASK_SEND, action, &task));
-    task->data = (void *)(uintptr_t)data; /* transports only read it */
+    TRY(new_task(c, comm->node != NULL ? TASK_OFFER : TASK_SEND, action, &task));
+    task->data = data;
     task->bytes = bytes;
-    task_append(&c->ungranted, task);
-    struct early *early = take_early(c, WIRE_GRANT, task);
-    free(early);
-    return early != NULL ? granted(c, task) : STATUS_OK;
+    if (comm->node != NULL)
+        return start_offer(c, task);
+    struct task *early = table_take(c, true, task->peer, action->op.lane, action->sequence);
+    if (early == NULL) {
+        table_add(c, task);
+        return STATUS_OK;
+    }
+    task_give(comm, early);
+    return granted(c, task);
 }
 
+/* Its data may be here already. */
 static enum status start_expecting(struct collective *c, struct task *task)
 {
-    task_append(&c->expecting, task);
-    struct early *early = take_early(c, WIRE_EAGER, task);
-    if (early == NULL)
+    struct comm *comm = c->team->comm;
+    struct task *early = table_take(c, false, task->peer, task->action.op.lane, task->action.sequence);
+    if (early == NULL) {
+        table_add(c, task);
         return STATUS_OK;
-    const enum status status = deliver(c, task, &early->header, early->payload);
-    free(early);
+    }
+    enum status status = received(c, task, early->class, early->buffer, early->bytes);
+    if (status >= 0 && comm->loose.last == task) { /* the early message goes */
+        loose_remove(comm, task);
+        status = land(comm, task);
+    }
+    task_give(comm, early);
     return status;
 }
 
 static enum status start_post(struct collective *c, const struct action *action)
 {
+    struct comm *comm = c->team->comm;
     struct task *task = NULL;
     const size_t bytes = action->dst.count * c->size;
-    TRY(new_task(c, is_eager(c, bytes) ? TASK_EXPECT : TASK_RECEIVE, action, &task));
-    if (task->kind == TASK_EXPECT)
-        return start_expecting(c, task);
+    const bool expect = comm->node != NULL || is_eager(c, bytes);
+    TRY(new_task(c, expect ? TASK_EXPECT : TASK_RECEIVE, action, &task));
     task->bytes = bytes;
+    if (expect)
+        return start_expecting(c, task);
     if (action->op.kind == OP_RECV)
         task->data = place(c, &action->dst);
-    else if (landing_take(c->team->comm, &task->buffer) == STATUS_OK)
+    else if (landing_take(comm, &task->buffer) == STATUS_OK)
         task->data = task->buffer;
     if (task->data == NULL) {
-        task_give(c->team->comm, task);
+        task_give(comm, task);
         return STATUS_NO_MEMORY;
     }
-    return task_submit(c->team->comm, task);
+    return task_submit(comm, task);
 }
 
-enum status executor_grant(const struct task *task)
+static enum status start_action(struct collective *c, struct chain *chain, const struct action *action)
 {
-    if (task->collective == NULL)
-        return STATUS_OK;
-    task->collective->traffic.control_messages++;
-    return send_small(task->collective, task->peer, WIRE_GRANT, &task->action, NULL, 0);
+    if (action->kind == ACTION_REDUCE)
+        return add_reduce(c, chain, action);
+    if (action->kind == ACTION_LOCAL)
+        return do_local(c, chain, action);
+    TRY(chain_close(c, chain));
+    return action->kind == ACTION_SEND ? start_send(c, action) : start_post(c, action);
 }
 
-/* ---- computing ---- */
-
-/* Rule 6: the sum of halves would overflow, so their inputs are made smaller first, by a power of two. */
-static bool scales_inputs(const struct collective *c)
+static enum status start_all(struct collective *c, bool *moved)
 {
-    return c->op == REDUCE_AVG && dtype_is_half(c->dtype) && c->shape->workers > 1 && c->shape->rounds > 0;
-}
-
-static double divisor_of(const struct collective *c, const struct op *op)
-{
-    if (c->op != REDUCE_AVG || !(op->flags & OP_FINAL))
-        return 1;
-    return scales_inputs(c) ? mean_divisor(c->shape->workers) : c->shape->workers;
-}
-
-static void combine(const struct collective *c, const struct action *action, const void *incoming)
-{
-    void *out = place(c, &action->dst);
-    const void *operand = place_read(c, &action->operand);
-    if (c->shape->algorithm->traits & TRAIT_MIXING)
-        kernel_axpy(c->dtype, out, operand, incoming, action->op.weight, action->dst.count);
-    else
-        kernel_reduce(c->dtype, c->op, out, operand, incoming, action->dst.count, divisor_of(c, &action->op));
-}
-
-static enum status do_reduce(struct collective *c, const struct action *action)
-{
-    struct task *task = c->landed.first;
-    while (task != NULL && (task->action.slot != action->slot || task->action.segment != action->segment))
-        task = task->next;
-    if (task == NULL)
-        return fail(STATUS_INTERNAL, "%s: a reduction without its data", c->name);
-    combine(c, action, task->buffer);
-    task_remove(&c->landed, task);
-    task_give(c->team->comm, task);
-    progression_complete(c->running, action);
-    return STATUS_OK;
-}
-
-static enum status do_local(struct collective *c, const struct action *action)
-{
-    const bool weighted = (c->shape->algorithm->traits & TRAIT_MIXING) != 0;
-    switch (action->op.kind) {
-    case OP_REDUCE:
-        combine(c, action, place_read(c, &action->src));
-        break;
-    case OP_COPY:
-        memmove(place(c, &action->dst), place_read(c, &action->src), action->dst.count * c->size);
-        break;
-    default:
-        if (!weighted)
-            return fail(STATUS_FORMAT, "%s: SCALE in a schedule that does not mix", c->name);
-        kernel_scale(c->dtype, place(c, &action->dst), place_read(c, &action->operand), action->op.weight,
-                     action->dst.count);
-    }
-    progression_complete(c->running, action);
-    return STATUS_OK;
-}
-
-static enum status start_action(struct collective *c, const struct action *action)
-{
-    switch (action->kind) {
-    case ACTION_SEND:
-        return start_send(c, action);
-    case ACTION_POST:
-        return start_post(c, action);
-    case ACTION_REDUCE:
-        return do_reduce(c, action);
-    default:
-        return do_local(c, action);
-    }
-}
-
-static enum status advance(struct collective *c, bool *moved)
-{
+    struct chain chain = {.open = false};
     struct action action;
     enum status status = progression_next(c->running, &action);
     while (status == STATUS_OK) {
         *moved = true;
-        TRY(start_action(c, &action));
-        status = progression_next(c->running, &action);
+        status = start_action(c, &chain, &action);
+        if (status >= 0)
+            status = progression_next(c->running, &action);
     }
-    return status < 0 ? fail_context(status, "%s", c->name) : STATUS_OK;
+    if (status >= 0)
+        return chain_close(c, &chain);
+    chain_drop(c, &chain);
+    return status;
 }
 
-enum status executor_advance(struct comm *comm, bool *moved)
+enum status executor_advance(struct collective *c, bool *moved)
+{
+    enum status status = start_all(c, moved);
+    if (status >= 0 && c->lent.first != NULL)
+        status = land_crossed(c);
+    if (status < 0)
+        return fail_context(status, "%s", c->name);
+    if (!progression_finished(c->running) || c->hellos > 0 || c->outgoing > 0)
+        return STATUS_OK;
+    c->traffic.finished_ns = clock_ns();
+    collective_unlink(c);
+    *moved = true;
+    return STATUS_OK;
+}
+
+enum status executor_advance_all(struct comm *comm, bool *moved)
 {
     for (struct team *team = comm->teams; team != NULL; team = team->next) {
         for (struct collective *c = team->first; c != NULL;) {
             struct collective *next = c->next;
-            TRY(advance(c, moved));
-            if (progression_finished(c->running) && c->hellos <= 0 && c->outgoing == 0) {
-                c->traffic.finished_ns = clock_ns();
-                unlink_collective(c);
-                *moved = true;
-            }
+            TRY(executor_advance(c, moved));
             c = next;
         }
     }
     return STATUS_OK;
-}
-
-bool executor_is_oldest(const struct collective *collective)
-{
-    return collective != NULL && collective->team->first == collective;
 }
 
 /* A granted transfer is done. */
@@ -610,8 +712,6 @@ enum status executor_task_done(struct comm *comm, struct task *task)
 {
     struct collective *c = task->collective;
     if (c == NULL || c->running == NULL) {
-        free(task->buffer); /* no landing slot, perhaps */
-        task->buffer = NULL;
         task_give(comm, task);
         return STATUS_OK;
     }
@@ -621,185 +721,11 @@ enum status executor_task_done(struct comm *comm, struct task *task)
         task_give(comm, task);
         return status;
     }
+    if (task->kind == TASK_RECEIVE && task->action.op.kind == OP_RECV_REDUCE) {
+        reducible(c, task);
+        return STATUS_OK;
+    }
     progression_complete(c->running, &task->action);
-    if (task->kind == TASK_RECEIVE && task->action.op.kind == OP_RECV_REDUCE)
-        task_append(&c->landed, task);
-    else
-        task_give(comm, task);
+    task_give(comm, task);
     return STATUS_OK;
-}
-
-void executor_describe(struct comm *comm, struct text *text)
-{
-    bool any = false;
-    for (const struct team *team = comm->teams; team != NULL; team = team->next) {
-        for (const struct collective *c = team->first; c != NULL; c = c->next) {
-            text_addf(text, "%s%s of %zu bytes: ", any ? "; " : "", c->name, c->count * c->size);
-            progression_describe(c->running, 4, text);
-            if (c->outgoing > 0)
-                text_addf(text, "%zu small messages not yet out", c->outgoing);
-            if (c->hellos > 0)
-                text_addf(text, "%d workers have not said what they call", c->hellos);
-            any = true;
-        }
-    }
-    if (!any)
-        text_add(text, "waiting for the members of a team");
-}
-
-/* -------------------------------------------------------------------------------------------------------- start and
- * wait */
-
-static enum status check_buffers(const struct collective *c, const void *input, const void *output)
-{
-    const uintptr_t in = (uintptr_t)input, out = (uintptr_t)output, bytes = c->count * c->size;
-    if (c->running != NULL)
-        return fail(STATUS_USAGE, "%s: started again before it was done", c->name);
-    if (c->count == 0)
-        return STATUS_OK;
-    if (input == NULL || output == NULL || in % c->size != 0 || out % c->size != 0)
-        return fail(STATUS_USAGE, "%s: a buffer is missing or not aligned to its elements of %zu bytes", c->name,
-                    c->size);
-    if (in != out && in < out + bytes && out < in + bytes)
-        return fail(STATUS_USAGE, "%s: input and output overlap without being equal", c->name);
-    return STATUS_OK;
-}
-
-static enum status prepare_progression(struct collective *c, bool aliased)
-{
-    struct progression **progression = &c->progression[aliased];
-    if (*progression != NULL) {
-        progression_restart(*progression);
-        c->running = *progression;
-        return STATUS_OK;
-    }
-    const struct comm *comm = c->team->comm;
-    const struct progression_params params = {.count = c->count,
-                                              .segment = comm->segment / c->size > 0 ? comm->segment / c->size : 1,
-                                              .window = comm->window,
-                                              .lookahead = DEFAULT_LOOKAHEAD,
-                                              .aliased = aliased};
-    TRY(progression_create(c->shape, c->team->rank, &params, progression));
-    c->running = *progression;
-    return STATUS_OK;
-}
-
-static enum status send_hellos(struct collective *c)
-{
-    const struct action none = {0};
-    c->hellos = 0;
-    c->outgoing = 0;
-    for (int r = 0; r < c->shape->workers; r++) {
-        c->hellos += c->awaits[r];
-        if (!c->greets[r])
-            continue;
-        c->traffic.control_messages++;
-        TRY(send_small(c, c->team->ranks[r], WIRE_HELLO, &none, NULL, 0));
-    }
-    return STATUS_OK;
-}
-
-/* Small messages for this call that came before it was started here. */
-static enum status adopt_early(struct collective *c)
-{
-    for (struct early **at = &c->team->early; *at != NULL;) {
-        struct early *early = *at;
-        if (early->header.epoch != c->epoch) {
-            at = &early->next;
-            continue;
-        }
-        *at = early->next;
-        const enum status status = dispatch(c, &early->header, early->payload);
-        free(early);
-        TRY(status);
-    }
-    return STATUS_OK;
-}
-
-static enum status start_locked(struct collective *c, const void *input, void *output)
-{
-    struct team *team = c->team;
-    struct comm *comm = team->comm;
-    TRY(comm_failed(comm));
-    TRY(check_buffers(c, input, output));
-    if (team->first != NULL && team->next_epoch - team->first->epoch >= WIRE_EPOCHS)
-        return fail(STATUS_USAGE, "%s: %d collectives are under way already: wait for the oldest first", c->name,
-                    WIRE_EPOCHS);
-    if (scales_inputs(c)) {
-        kernel_scale(c->dtype, output, input, mean_scale(c->shape->workers), c->count);
-        input = output;
-    }
-    TRY(prepare_progression(c, input == output));
-    c->input = input;
-    c->output = output;
-    c->epoch = team->next_epoch++;
-    c->hash = call_hash(c);
-    c->traffic = (struct collective_traffic){.started_ns = clock_ns()};
-    c->previous = team->last;
-    c->next = NULL;
-    if (team->last == NULL)
-        team->first = c;
-    else
-        team->last->next = c;
-    team->last = c;
-    if (comm->active++ == 0)
-        comm->progressed_ns = c->traffic.started_ns;
-    bool moved = false;
-    enum status status = send_hellos(c);
-    if (status >= 0)
-        status = adopt_early(c);
-    if (status >= 0)
-        status = advance(c, &moved);
-    return status < 0 ? comm_fail(comm, status) : STATUS_OK;
-}
-
-enum status collective_start(struct collective *c, const void *input, void *output)
-{
-    struct comm *comm = c->team->comm;
-    comm_enter(comm);
-    const enum status status = start_locked(c, input, output);
-    pthread_cond_broadcast(&comm->work);
-    comm_leave(comm);
-    return status;
-}
-
-enum status collective_test(struct collective *c)
-{
-    struct comm *comm = c->team->comm;
-    bool moved = false;
-    comm_enter(comm);
-    enum status status = comm_failed(comm);
-    if (status >= 0 && c->running != NULL)
-        status = comm_progress(comm, &moved);
-    if (status >= 0)
-        status = c->running == NULL ? STATUS_OK : STATUS_AGAIN;
-    comm_leave(comm);
-    return status;
-}
-
-enum status collective_wait(struct collective *c)
-{
-    struct comm *comm = c->team->comm;
-    unsigned idle = 0;
-    comm_enter(comm);
-    comm->waiters++;
-    comm->progressed_ns = clock_ns(); /* the time before was not spent waiting */
-    enum status status = comm_failed(comm);
-    while (status >= 0 && c->running != NULL) {
-        bool moved = false;
-        status = comm_progress(comm, &moved);
-        idle = moved ? 0 : idle + 1;
-        if (status >= 0 && !moved)
-            status = comm_idle(comm, idle);
-    }
-    comm->waiters--;
-    if (comm->active > 0)
-        pthread_cond_broadcast(&comm->work);
-    comm_leave(comm);
-    return status;
-}
-
-void collective_traffic(const struct collective *c, struct collective_traffic *traffic)
-{
-    *traffic = c->traffic;
 }

@@ -208,7 +208,7 @@ static void fabric_describe(const struct transport *transport, struct text *text
     uint32_t version = fi_version();
     text_addf(text, "%s, libfabric %u.%u", fabric->provider, FI_MAJOR(version), FI_MINOR(version));
     if (fabric->family == FAMILY_SHARED_MEMORY)
-        text_addf(text, ", CMA %s", fabric->cma ? "yes" : "no");
+        text_addf(text, ", node memory %s, CMA %s", transport->node != NULL ? "yes" : "no", fabric->cma ? "yes" : "no");
     else if (fabric->address[0] != '\0')
         text_addf(text, ", %s", fabric->address);
 }
@@ -226,6 +226,7 @@ static void fabric_close(struct transport *transport)
     if (transport == NULL)
         return;
     struct fabric *fabric = fabric_of(transport);
+    node_close(transport->node);
     fid_close(FID(fabric->endpoint));
     fid_close(FID(fabric->cq));
     fid_close(FID(fabric->av));

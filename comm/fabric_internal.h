@@ -9,6 +9,7 @@
 #include <rdma/fi_eq.h>
 
 #include "comm/host.h"
+#include "comm/node.h"
 #include "comm/transport.h"
 
 #define FABRIC_NAME_BYTES 64

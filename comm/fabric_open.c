@@ -234,6 +234,52 @@ static enum status meet(struct fabric *fabric, struct job *job, struct card *min
     return status;
 }
 
+struct node_outcome {
+    int32_t attached, reads;
+};
+
+/* All workers attach to each other's memory, or none has any: then the provider does it all. */
+static enum status node_meet(struct node *node, struct job *job, const struct node_card *cards, bool *usable)
+{
+    struct node_outcome mine = {0}, *all = NULL;
+    void *memory = NULL;
+    bool reads = false;
+    TRY(memory_zeroed(&memory, (size_t)job_size(job), sizeof mine));
+    all = memory;
+    mine.attached = node != NULL && node_attach(node, cards, &reads) == STATUS_OK;
+    mine.reads = reads;
+    const enum status status = job_allgather(job, &mine, sizeof mine, all);
+    *usable = status == STATUS_OK;
+    reads = true;
+    for (int rank = 0; status == STATUS_OK && rank < job_size(job); rank++) {
+        *usable = *usable && all[rank].attached != 0;
+        reads = reads && all[rank].reads != 0;
+    }
+    if (*usable)
+        node_permit_reads(node, reads);
+    free(memory);
+    return status;
+}
+
+static enum status node_open(struct fabric *fabric, struct job *job)
+{
+    struct node_card mine;
+    struct node *node = NULL;
+    void *cards = NULL;
+    bool usable = false;
+    TRY(memory_zeroed(&cards, (size_t)job_size(job), sizeof mine));
+    (void)!node_create(job_rank(job), job_size(job), fabric->crowded, &node, &mine); /* the card tells */
+    enum status status = job_allgather(job, &mine, sizeof mine, cards);
+    if (status == STATUS_OK)
+        status = node_meet(node, job, cards, &usable);
+    if (status == STATUS_OK && usable)
+        fabric->transport.node = node;
+    else
+        node_close(node);
+    free(cards);
+    return status;
+}
+
 /* Left alone when the user has set it. libfabric reads it once, at its first call. */
 static void expect_peers(int size)
 {
@@ -292,6 +338,8 @@ enum status fabric_open(const struct fabric_request *request, struct transport *
     if (card.status != STATUS_OK)
         strncat(memset(card.text, 0, sizeof card.text), status_message(), sizeof card.text - 1);
     TRY_TO(out, meet(fabric, request->job, &card));
+    if (fabric->family == FAMILY_SHARED_MEMORY && request->provider == NULL)
+        TRY_TO(out, node_open(fabric, request->job));
     *transport = &fabric->transport;
     fabric = NULL;
 out:

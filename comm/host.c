@@ -90,18 +90,22 @@ static uint64_t number_in(const char *path, const char *key, uint64_t unit, uint
     return found ? number * unit : missing;
 }
 
-static uint64_t room_in(const char *limit_path, const char *used_path)
+/* What is used holds cached files, which give way. */
+static uint64_t room_in(const char *limit_path, const char *used_path, const char *stat_path, const char *cached)
 {
     const uint64_t limit = number_in(limit_path, "", 1, UINT64_MAX), used = number_in(used_path, "", 1, 0);
-    return limit == UINT64_MAX ? limit : limit > used ? limit - used : 0;
+    const uint64_t given = number_in(stat_path, cached, 1, 0), firm = used > given ? used - given : 0;
+    return limit == UINT64_MAX ? limit : limit > firm ? limit - firm : 0;
 }
 
 uint64_t host_memory_available(void)
 {
     const uint64_t host = number_in("/proc/meminfo", "MemAvailable:", 1024, 0);
-    uint64_t room = room_in("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current");
+    uint64_t room = room_in("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat",
+                            "inactive_file ");
     if (room == UINT64_MAX)
-        room = room_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes");
+        room = room_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+                       "/sys/fs/cgroup/memory/memory.stat", "total_inactive_file ");
     return room < host ? room : host;
 }
 

@@ -1,5 +1,5 @@
-/* internal.h - what comm.c (communicator, teams, progress thread) and executor.c (collectives) share. Private to comm/.
- */
+/* internal.h - what comm.c (communicator, progress), team.c, collective.c (calls) and executor.c (their ops) share.
+ * Private to comm/. */
 #ifndef CHORALE_COMM_INTERNAL_H
 #define CHORALE_COMM_INTERNAL_H
 
@@ -14,9 +14,11 @@
 enum task_kind {
     TASK_POOL,    /* a pre-posted buffer for a small message                                */
     TASK_SMALL,   /* a small message going out; `buffer` holds header and payload           */
-    TASK_EXPECT,  /* an eager segment that a collective waits for                           */
+    TASK_EARLY,   /* a small message that came before its op; `buffer` holds the payload    */
+    TASK_EXPECT,  /* an eager or offered segment that a collective waits for                */
     TASK_RECEIVE, /* a granted receive, posted                                              */
-    TASK_SEND     /* a granted send: waiting for its grant, then going out                  */
+    TASK_SEND,    /* a granted send: waiting for its grant, then going out                  */
+    TASK_OFFER    /* a send that its receiver reads in place: waiting to hear that it has   */
 };
 
 /* One thing under way. The transfer comes first: providers keep their context in it. */
@@ -27,39 +29,57 @@ struct task {
     struct action action;
     int peer; /* rank in the comm                              */
     uint64_t tag;
-    void *data; /* what the transport reads or fills             */
+    const void *data; /* what the transport reads, or fills; what a reduction reads */
     size_t bytes;
-    void *buffer; /* owned: pool buffer, or landing slot           */
-    bool flying;  /* handed to the transport and not yet reported  */
+    void *buffer;  /* owned: pool buffer, or landing slot           */
+    uint8_t class; /* EARLY: of the message                         */
+    bool flying;   /* handed to the transport and not yet reported  */
+    bool loose;    /* `data` lies in a message that is about to go                        */
+    bool lent;     /* `data` is the sender's own memory: to be told when it has been read */
     struct task *next, *previous;
+    struct task *link; /* in its collective's table */
 };
 
 struct task_list {
     struct task *first, *last;
 };
 
-/* What waits for room in the transport. Nothing waits behind a list with which it would be waited for: grants and
- * payload go out while receives have no room, and small messages find room before further payload is asked for. */
-enum pending { PENDING_POOL, PENDING_RECEIVE, PENDING_SEND, PENDING_LISTS };
-
 void task_append(struct task_list *list, struct task *task);
 void task_remove(struct task_list *list, struct task *task);
 
-/* A small message that came before anyone expected it. */
+/* What waits for room in the transport. Nothing waits behind what it would be waited for by: sends to one peer not
+ * behind those to another, grants and payload not behind receives, and small messages find room before further payload
+ * is asked for. */
+struct outbox {
+    struct task_list waiting;
+    struct outbox *next; /* of those in which something waits */
+    bool listed;
+};
+
+/* A small message that came before its collective was started here. */
 struct early {
     struct wire_header header;
     struct early *next;
     unsigned char payload[];
 };
 
+/* Memory of comm_alloc() that neighbours can't read. */
+struct plain {
+    void *memory;
+    size_t bytes;
+    struct plain *next;
+};
+
+#define EARLY_LISTS 64 /* by the number of the collective */
+
 struct team {
     struct comm *comm;
     uint8_t id;
     int rank, size;
-    int *ranks;                      /* of the comm                                             */
-    uint32_t next_epoch;             /* of the next collective that starts here                 */
-    struct early *early;             /* for collectives not yet started here                    */
-    struct collective *first, *last; /* under way, in starting order                 */
+    int *ranks;                       /* of the comm                                             */
+    uint32_t next_epoch;              /* of the next collective that starts here                 */
+    struct early *early[EARLY_LISTS]; /* for collectives not yet started here, by epoch          */
+    struct collective *first, *last;  /* under way, in starting order                 */
     struct team *next;
 };
 
@@ -68,33 +88,41 @@ struct team {
 
 struct comm {
     struct transport *transport;
+    struct node *node; /* the transport's; NULL: none. With it the transport itself is left alone          */
     struct job *job;
     size_t segment;
     unsigned window;
     double deadline;
 
-    pthread_mutex_t lock; /* everything below                                                        */
+    pthread_mutex_t lock; /* everything below; not taken where there is no progress thread           */
     pthread_cond_t work;  /* the progress thread sleeps here                                         */
     pthread_t thread;
     bool has_thread, stop;
+    bool sleeps;       /* the progress thread, on `work`                                          */
     atomic_int wanted; /* callers who want the lock: the progress thread lets them                */
     int waiters;       /* callers who drive progress themselves                                   */
     int active;        /* collectives under way                                                   */
 
     struct team world;
-    struct team *teams;  /* all, world included                                                     */
-    struct early *early; /* for teams that don't exist here yet                                     */
-    struct task_list pending[PENDING_LISTS]; /* to be handed to the transport                            */
-    struct task_list flying;                 /* handed to it                                             */
-    int receiving;                           /* granted receives among them                              */
-    struct task_list spare;                  /* reusable tasks                                           */
-    void **small_spare; /* reusable buffers of small messages                                      */
+    struct team *teams;              /* all, world included                                        */
+    struct early *early;             /* for teams that don't exist here yet                        */
+    struct outbox *outbox;           /* by peer: sends that find no room                           */
+    struct outbox *outboxes;         /* those that hold something                                  */
+    struct task_list pool, receives; /* receives that find no room                                 */
+    struct task_list flying;         /* handed to the transport                                    */
+    int receiving;                   /* granted receives among them                                */
+    struct task_list loose;          /* reductions whose data lie in the message just taken        */
+    struct task_list spare;          /* reusable tasks                                             */
+    void **small_spare;              /* reusable buffers of small messages                         */
     size_t small_spares, small_capacity;
     void **landing_spare; /* reusable landing slots of `segment` bytes                               */
     size_t landing_spares, landing_capacity;
-    size_t small_bytes; /* size of a small buffer                                                  */
+    struct plain *plains; /* of comm_alloc() where there is no arena                    */
+    size_t small_bytes;   /* size of a small buffer                                                  */
 
-    uint64_t progressed_ns; /* when something last happened                                            */
+    bool moved;             /* something has happened since progressed_ns                          */
+    unsigned quiet;         /* rounds of progress since                                            */
+    uint64_t progressed_ns; /* when something last happened                                        */
     enum status status;     /* the first failure; then everything fails with it                        */
     char message[1024];
     uint64_t dispute_until; /* a mismatch was seen: its other side is awaited until then; 0 = none     */
@@ -108,7 +136,32 @@ struct comm {
     } team_talk;                           /* team_create's exchange of ids */
 };
 
-/* --- comm.c, for executor.c; the lock is held --- */
+struct collective {
+    struct team *team;
+    const struct shape *shape;
+    char *name;
+    size_t count, size;
+    enum dtype dtype;
+    enum reduce_op op;
+    bool mixes;
+    struct progression *progression[2]; /* [0] out of place, [1] in place; made when first needed */
+    struct progression *running;        /* NULL: not under way                                    */
+    const unsigned char *input;
+    unsigned char *output, *scratch;
+    uint32_t epoch;
+    uint64_t signature, hash; /* of what all workers must agree on: in all calls, and in this one  */
+    struct task **table;      /* tasks and early messages by (direction, peer, lane, sequence)     */
+    size_t places, tabled;
+    struct task_list offers; /* sends that are being read by their receivers                       */
+    struct task_list lent;   /* reductions that are to read a sender's memory                      */
+    bool *greets, *awaits;   /* of each team rank: exchanges no element, so a hello goes out, or is awaited */
+    size_t outgoing;         /* small messages not yet out: the call lasts until they are                    */
+    int hellos;              /* awaited and not yet come                                                     */
+    struct collective_traffic traffic;
+    struct collective *next, *previous; /* under way in the team                                          */
+};
+
+/* --- comm.c; the lock is held --- */
 enum status comm_fail(struct comm *comm, enum status status); /* remembers this thread's message; returns status */
 enum status comm_failed(const struct comm *comm) MUST_CHECK;  /* STATUS_OK, or the remembered failure            */
 enum status task_take(struct comm *comm, enum task_kind kind, struct task **task) MUST_CHECK;
@@ -117,25 +170,50 @@ enum status landing_take(struct comm *comm, void **buffer) MUST_CHECK;
 enum status small_take(struct comm *comm, void **buffer) MUST_CHECK;
 /* Queue a task for the transport and try at once. */
 enum status task_submit(struct comm *comm, struct task *task) MUST_CHECK;
-/* Send a small message: header (source and bytes are filled in) and payload. A collective is told when it is out. */
+/* Send a small message: header (source and bytes are filled in) and payload. While it is not out the collective, if it
+ * is one's, counts it among its outgoing. */
 enum status comm_send_small(struct comm *comm, struct collective *collective, int peer, struct wire_header *header,
                             const void *payload, size_t bytes) MUST_CHECK;
 enum status early_add(struct early **list, const struct wire_header *header, const void *payload) MUST_CHECK;
+void early_free(struct early **list);
 /* One round of progress; *moved tells whether anything happened. */
 enum status comm_progress(struct comm *comm, bool *moved) MUST_CHECK;
 void comm_enter(struct comm *comm); /* take the lock ahead of the progress thread */
-void comm_leave(struct comm *comm);
+void comm_leave(struct comm *comm); /* wakes the progress thread where it has something to do */
 /* Nothing moved for `idle` rounds: look after deadline and job, then wait a little. */
 enum status comm_idle(struct comm *comm, unsigned idle) MUST_CHECK;
 
-/* --- executor.c, for comm.c; the lock is held --- */
-bool executor_is_oldest(const struct collective *collective); /* under way in its team */
+/* --- team.c --- */
+/* An answer in the making of a team. False: of another one, keep it. */
+bool team_answered(struct comm *comm, const struct wire_header *header, const unsigned char *used);
+struct team *team_find(struct comm *comm, uint8_t id);
+
+/* --- collective.c; the lock is held --- */
+void collective_unlink(struct collective *c); /* it is over */
+/* Rule 6: the sum of halves would overflow, so their inputs are made smaller first, by a power of two. */
+bool collective_scales(const struct collective *c);
+bool collective_is_oldest(const struct collective *collective); /* under way in its team */
+struct collective *collective_find(const struct team *team, uint32_t epoch);
+/* A mismatch: tell the peer what we called, and give it a moment to tell us. */
+enum status collective_dispute(struct comm *comm, const struct collective *c, int peer) MUST_CHECK;
+enum status collective_told(struct comm *comm, const struct collective *c, const struct wire_header *header,
+                            const void *payload) MUST_CHECK;     /* what another worker called; c: ours, or NULL */
+void collectives_describe(struct comm *comm, struct text *text); /* for timeouts */
+
+/* --- executor.c; the lock is held --- */
+/* Do what may be done; when that was the last, the collective is over. */
+enum status executor_advance(struct collective *c, bool *moved) MUST_CHECK;
+enum status executor_advance_all(struct comm *comm, bool *moved) MUST_CHECK; /* every collective under way */
+/* A small message that is a collective's: to whoever waits for it, else it waits. Its payload may be read until
+ * executor_settle(). */
 enum status executor_arrived(struct comm *comm, const struct wire_header *header, const void *payload) MUST_CHECK;
-enum status executor_grant(const struct task *task) MUST_CHECK; /* the receive is posted: tell its sender */
-enum status executor_task_done(struct comm *comm,
-                               struct task *task) MUST_CHECK;            /* RECEIVE or SEND; gives the task back */
-void executor_small_done(struct collective *collective);                 /* a small message of a collective is out */
-enum status executor_advance(struct comm *comm, bool *moved) MUST_CHECK; /* every collective under way */
-void executor_describe(struct comm *comm, struct text *text);            /* for timeouts               */
+enum status executor_dispatch(struct collective *c, const struct wire_header *header, const void *payload) MUST_CHECK;
+bool executor_is_ahead(struct comm *comm, const struct wire_header *header); /* of a collective not yet started here */
+enum status executor_settle(struct comm *comm) MUST_CHECK; /* copy what still lies in messages                    */
+enum status executor_land(struct comm *comm) MUST_CHECK;   /* copy what still lies in senders' memory: they wait  */
+enum status executor_grant(const struct task *task) MUST_CHECK; /* the receive is posted: tell its sender         */
+enum status executor_task_done(struct comm *comm, struct task *task) MUST_CHECK; /* RECEIVE or SEND; gives it back */
+enum status executor_greet(struct collective *c) MUST_CHECK; /* hellos                                          */
+void executor_clear(struct collective *c);                   /* gives back all tasks that wait                  */
 
 #endif

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/rng.h"
+#include "comm/node.h"
 
 #define EAGER_LIMIT 512
 #define LONGEST_DELAY 12  /* progress rounds of the receiver                    */
@@ -264,7 +265,7 @@ static enum status post_send(struct endpoint *from, struct endpoint *to, uint64_
     TRY(message_create(from, tag, data, bytes, transfer, &message));
     if (bytes <= EAGER_LIMIT)
         report(from, transfer, STATUS_OK, bytes);
-    if (from->hub->mode == LOOPBACK_IN_ORDER) {
+    if (from->hub->mode == LOOPBACK_IN_ORDER || from->hub->mode == LOOPBACK_NODE) {
         arrive(to, message);
         return STATUS_OK;
     }
@@ -337,7 +338,7 @@ static enum status loopback_progress(struct transport *transport, struct transfe
     lock(endpoint->hub);
     flying_land(endpoint);
     while (taken < limit && endpoint->done != NULL) {
-        bool in_order = endpoint->hub->mode == LOOPBACK_IN_ORDER;
+        bool in_order = endpoint->hub->mode == LOOPBACK_IN_ORDER || endpoint->hub->mode == LOOPBACK_NODE;
         done[taken] = done_take(endpoint, in_order ? 0 : draw(endpoint, endpoint->done_count));
         explain(endpoint, done[taken++]);
     }
@@ -372,7 +373,7 @@ static void loopback_cancel(struct transport *transport, struct transfer *transf
 
 static void loopback_describe(const struct transport *transport, struct text *text)
 {
-    static const char *const modes[] = {"in order", "shuffled", "delayed"};
+    static const char *const modes[] = {"in order", "shuffled", "delayed", "node memory"};
     const struct endpoint *endpoint = (const struct endpoint *)transport;
     text_addf(text, "loopback, %s", modes[endpoint->hub->mode]);
 }
@@ -422,6 +423,8 @@ static void loopback_close(struct transport *transport)
         return;
     struct endpoint *endpoint = endpoint_of(transport);
     struct hub *hub = endpoint->hub;
+    node_close(transport->node);
+    transport->node = NULL;
     lock(hub);
     endpoint->open = false;
     endpoint_drop(endpoint);
@@ -456,6 +459,25 @@ static void endpoint_init(struct hub *hub, int rank, uint64_t seed)
     endpoint->posted_last = &endpoint->posted;
 }
 
+/* One endpoint after the other makes its block, then all attach. */
+static enum status nodes_open(struct transport **transports, int size)
+{
+    enum status status = STATUS_OK;
+    void *memory = NULL;
+    bool reads = false;
+    TRY(memory_zeroed(&memory, (size_t)size, sizeof(struct node_card)));
+    struct node_card *cards = memory;
+    for (int rank = 0; rank < size; rank++)
+        TRY_TO(done, node_create(rank, size, true, &transports[rank]->node, &cards[rank]));
+    for (int rank = 0; rank < size; rank++) {
+        TRY_TO(done, node_attach(transports[rank]->node, cards, &reads));
+        node_permit_reads(transports[rank]->node, reads);
+    }
+done:
+    free(memory);
+    return status;
+}
+
 enum status loopback_open(int size, enum loopback_mode mode, uint64_t seed, struct transport **transports)
 {
     if (size < 1)
@@ -474,5 +496,14 @@ enum status loopback_open(int size, enum loopback_mode mode, uint64_t seed, stru
         endpoint_init(hub, rank, seed);
         transports[rank] = &hub->endpoints[rank].transport;
     }
-    return STATUS_OK;
+    if (mode != LOOPBACK_NODE)
+        return STATUS_OK;
+    const enum status status = nodes_open(transports, size);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    for (int rank = 0; rank < size; rank++)
+        node_close(transports[rank]->node);
+    (void)pthread_mutex_destroy(&hub->mutex);
+    free(hub);
+    return status;
 }

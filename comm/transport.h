@@ -53,9 +53,13 @@ struct transport_ops {
     void (*describe)(const struct transport *transport, struct text *text);
 };
 
+struct node;
+
 struct transport {
     const struct transport_ops *ops;
-    const char *name; /* as users type it: "shm", "tcp", "loopback" */
+    const char *name;  /* as users type it: "shm", "tcp", "loopback" */
+    struct node *node; /* memory that all workers share (node.h): whoever has it need not send at all; closed with the
+                          transport; NULL: none */
     int rank, size;
     size_t eager_limit; /* messages up to this travel best without the receiver's grant (bytes, with our header) */
 };
@@ -70,7 +74,8 @@ struct fabric_request {
     const char *interface; /* tcp: the interface to use; NULL = lo when all workers are on this host                  */
 };
 
-/* Collective over the job. STATUS_UNAVAILABLE when the provider is missing here, naming it and what to install or free
+/* Collective over the job. `shm` comes with node memory where the system permits it, `provider` never does.
+ * STATUS_UNAVAILABLE when the provider is missing here, naming it and what to install or free
  * (e.g. /dev/shm too small: wanted and available bytes); STATUS_USAGE for an unknown name. */
 enum status fabric_open(const struct fabric_request *request, struct transport **transport) MUST_CHECK;
 
@@ -79,7 +84,8 @@ enum status fabric_open(const struct fabric_request *request, struct transport *
 enum loopback_mode {
     LOOPBACK_IN_ORDER,
     LOOPBACK_SHUFFLED, /* messages between different (peer, tag) overtake each other at random */
-    LOOPBACK_DELAYED   /* and are held back for a random number of progress rounds             */
+    LOOPBACK_DELAYED,  /* and are held back for a random number of progress rounds             */
+    LOOPBACK_NODE      /* in order, and the workers share memory as those of a node do         */
 };
 enum status loopback_open(int size, enum loopback_mode mode, uint64_t seed, struct transport **transports) MUST_CHECK;
 

@@ -19,6 +19,8 @@ enum wire_class {
     WIRE_GRANT,     /* the receive of segment `sequence` is posted: send                          */
     WIRE_HELLO,     /* first and only message of a pair that exchanges no element                 */
     WIRE_CALL,      /* text of what the sender called: after a mismatch                           */
+    WIRE_OFFER,     /* a segment may be read where it lies: a struct node_place follows             */
+    WIRE_READ,      /* segment `sequence` has been read: its memory may change                     */
     WIRE_TEAM,      /* team_create: to member 0 the set of ids in use, from it the one chosen in `sequence` */
     WIRE_CLASSES
 };

@@ -490,11 +490,11 @@ static enum status make_buffers(struct subject *s)
 {
     void *memory = NULL;
     s->bytes_most = s->settings->end + 64;
-    TRY(memory_pages(&memory, s->bytes_most));
+    TRY(comm_alloc(s->worker->comm, s->bytes_most, &memory));
     s->output = memory;
     if (!s->settings->out_of_place)
         return STATUS_OK;
-    TRY(memory_pages(&memory, s->bytes_most));
+    TRY(comm_alloc(s->worker->comm, s->bytes_most, &memory));
     s->input = memory;
     return STATUS_OK;
 }
@@ -555,8 +555,10 @@ enum status bench_spec(const struct worker *worker, const struct spec *spec, con
         status = say_refused(&s, say, context);
     else if (status >= 0)
         status = measure_sizes(&s, say, context, faults);
-    memory_pages_release(s.input, s.bytes_most);
-    memory_pages_release(s.output, s.bytes_most);
+    if (status >= 0) { /* else they go with the comm: a neighbour may be reading them */
+        comm_free(worker->comm, s.input);
+        comm_free(worker->comm, s.output);
+    }
     drop_shapes(&s);
     text_release(&s.name);
     text_release(&s.decided);

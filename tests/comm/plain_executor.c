@@ -1,4 +1,5 @@
-/* plain_executor.c - workers as threads, each with its progress thread, over loopback: for ThreadSanitizer.
+/* plain_executor.c - workers as threads, each with its progress thread, over loopback and node memory: for
+ * ThreadSanitizer.
  *
  * Two collectives are under way while the worker computes (sleeps), then it waits; every result is checked.
  */
@@ -94,29 +95,42 @@ static enum status make_shape(const char *text, struct shape **shape)
     return status;
 }
 
-int main(void)
+/* All workers of one transport, each on its thread; how many fail. */
+static int run(enum loopback_mode mode, struct shape *const *shape)
 {
     struct transport *transports[WORKERS];
-    struct shape *shape[2] = {NULL, NULL};
     struct seat seats[WORKERS];
     pthread_t threads[WORKERS];
     int failed = 0;
-    if (make_shape("ring", &shape[0]) < 0 || make_shape("rhd", &shape[1]) < 0 ||
-        loopback_open(WORKERS, LOOPBACK_SHUFFLED, 7, transports) < 0) {
+    if (loopback_open(WORKERS, mode, 7, transports) < 0) {
         fprintf(stderr, "%s\n", status_message());
-        return 1;
+        return WORKERS;
     }
     for (int r = 0; r < WORKERS; r++) {
         seats[r] = (struct seat){.rank = r, .transport = transports[r], .shape = {shape[0], shape[1]}};
         if (pthread_create(&threads[r], NULL, worker, &seats[r]) != 0)
-            return 1;
+            exit(1);
     }
     for (int r = 0; r < WORKERS; r++) {
         pthread_join(threads[r], NULL);
         failed += seats[r].failed;
     }
+    return failed;
+}
+
+int main(void)
+{
+    static const enum loopback_mode modes[] = {LOOPBACK_SHUFFLED, LOOPBACK_NODE};
+    struct shape *shape[2] = {NULL, NULL};
+    int failed = 0;
+    if (make_shape("ring", &shape[0]) < 0 || make_shape("rhd", &shape[1]) < 0) {
+        fprintf(stderr, "%s\n", status_message());
+        return 1;
+    }
+    for (int k = 0; k < 2; k++)
+        failed += run(modes[k], shape);
     shape_destroy(shape[0]);
     shape_destroy(shape[1]);
-    printf("%d passed, %d failed\n", WORKERS - failed, failed);
+    printf("%d passed, %d failed\n", 2 * WORKERS - failed, failed);
     return failed > 0;
 }

@@ -20,19 +20,21 @@
 #include "tests/base/expect.h"
 
 #define MAX_WORKERS 26
+#define LONGEST (65537 * sizeof(double) + (size_t)2 * GUARD)
 #define GUARD 64 /* bytes before and after each output */
 #define GUARD_BYTE 0xa5
 
 struct crank {
     int workers;
     struct comm *comm[MAX_WORKERS];
+    unsigned char *arena[2][MAX_WORKERS]; /* input and output of LONGEST bytes from comm_alloc(); NULL: from malloc() */
 };
 
 static void crank_open(struct crank *crank, int workers, enum loopback_mode mode, size_t segment, unsigned window)
 {
     struct transport *transports[MAX_WORKERS];
     cr_assert_leq(workers, MAX_WORKERS);
-    crank->workers = workers;
+    *crank = (struct crank){.workers = workers};
     EXPECT_OK(loopback_open(workers, mode, 42, transports));
     for (int r = 0; r < workers; r++) {
         const struct comm_request request = {
@@ -146,13 +148,20 @@ struct buffers {
     unsigned char *input[MAX_WORKERS], *block[MAX_WORKERS], *output[MAX_WORKERS];
 };
 
-static void buffers_make(struct buffers *b, int workers, size_t count, enum dtype dtype, bool in_place)
+static unsigned char *vector_make(const struct crank *crank, int which, int rank, size_t bytes)
+{
+    cr_assert_leq(bytes, LONGEST);
+    unsigned char *memory = crank->arena[which][rank] != NULL ? crank->arena[which][rank] : malloc(bytes);
+    cr_assert_not_null(memory);
+    return memory;
+}
+
+static void buffers_make(const struct crank *crank, struct buffers *b, size_t count, enum dtype dtype, bool in_place)
 {
     const size_t bytes = count * dtype_size(dtype);
-    for (int r = 0; r < workers; r++) {
-        b->block[r] = malloc(bytes + 2 * GUARD);
-        b->input[r] = malloc(bytes + 1);
-        cr_assert(b->block[r] != NULL && b->input[r] != NULL);
+    for (int r = 0; r < crank->workers; r++) {
+        b->block[r] = vector_make(crank, 1, r, bytes + 2 * GUARD);
+        b->input[r] = vector_make(crank, 0, r, bytes + 1);
         memset(b->block[r], GUARD_BYTE, bytes + 2 * GUARD);
         b->output[r] = b->block[r] + GUARD;
         for (size_t i = 0; i < count; i++)
@@ -160,9 +169,9 @@ static void buffers_make(struct buffers *b, int workers, size_t count, enum dtyp
     }
 }
 
-static void buffers_free(struct buffers *b, int workers)
+static void buffers_free(const struct crank *crank, struct buffers *b)
 {
-    for (int r = 0; r < workers; r++) {
+    for (int r = 0; crank->arena[0][0] == NULL && r < crank->workers; r++) {
         free(b->block[r]);
         free(b->input[r]);
     }
@@ -197,7 +206,7 @@ static void run_case(struct crank *crank, const struct shape *shape, const char 
     struct collective *collectives[MAX_WORKERS];
     struct buffers buffers;
     const int p = crank->workers;
-    buffers_make(&buffers, p, count, dtype, in_place);
+    buffers_make(crank, &buffers, count, dtype, in_place);
     for (int r = 0; r < p; r++) {
         const struct collective_request request = {
             .team = comm_world(crank->comm[r]), .shape = shape, .name = name, .count = count, .dtype = dtype, .op = op};
@@ -218,8 +227,24 @@ static void run_case(struct crank *crank, const struct shape *shape, const char 
         cr_assert_eq(traffic.messages_sent, messages);
         collective_destroy(collectives[r]);
     }
-    buffers_free(&buffers, p);
+    buffers_free(crank, &buffers);
 }
+
+/* How data travel: by messages; in a node from arenas, from other memory, and where that may not be read. */
+static const struct {
+    enum loopback_mode mode;
+    size_t segment;
+    unsigned window;
+    bool arenas, closed;
+} ways[] = {
+    {.mode = LOOPBACK_SHUFFLED, .segment = 16384, .window = 4},
+    {.mode = LOOPBACK_DELAYED, .segment = 3000, .window = 1},
+    {.mode = LOOPBACK_NODE, .segment = 16384, .window = 4, .arenas = true},
+    {.mode = LOOPBACK_NODE, .segment = 1000, .window = 1, .arenas = true},
+    {.mode = LOOPBACK_NODE, .segment = 5000, .window = 2},
+    {.mode = LOOPBACK_NODE, .segment = 3000, .window = 3, .closed = true},
+};
+#define WAYS (sizeof ways / sizeof *ways)
 
 static void run_all_cases(const char *spec_text, const struct layout *layout)
 {
@@ -230,16 +255,23 @@ static void run_all_cases(const char *spec_text, const struct layout *layout)
     EXPECT_OK(spec_parse(spec_text, &spec));
     EXPECT_OK(spec_shape(&spec, layout, 0, 0, &shape));
     const size_t counts[] = {0, 1, (size_t)p - 1, (size_t)p, (size_t)p + 1, 1000, 65537};
-    for (int mode = LOOPBACK_SHUFFLED; mode <= LOOPBACK_DELAYED; mode++) {
-        crank_open(&crank, p, (enum loopback_mode)mode, mode == LOOPBACK_SHUFFLED ? 16384 : 3000,
-                   mode == LOOPBACK_SHUFFLED ? 4 : 1);
+    for (size_t way = 0; way < WAYS; way++) {
+        cr_assert_eq(setenv("FI_SHM_DISABLE_CMA", ways[way].closed ? "1" : "0", 1), 0);
+        crank_open(&crank, p, ways[way].mode, ways[way].segment, ways[way].window);
+        for (int r = 0; ways[way].arenas && r < p; r++)
+            for (int which = 0; which < 2; which++) {
+                void *memory = NULL;
+                EXPECT_OK(comm_alloc(crank.comm[r], LONGEST, &memory));
+                crank.arena[which][r] = memory;
+            }
         for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
             for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
                 for (int op = 0; op < REDUCE_OP_COUNT; op++)
                     for (int in_place = 0; in_place < 2; in_place++) {
-                        const bool samples = mode == LOOPBACK_DELAYED || dtype_is_half((enum dtype)dtype);
-                        if (samples && counts[k] > 1000 && (dtype + op + in_place + p) % 8 != 0)
-                            continue; /* the delayed pass and halves take a few of the long vectors */
+                        const size_t sample = (size_t)(dtype + op + in_place + p) + k + way;
+                        const bool samples = way > 0 || dtype_is_half((enum dtype)dtype);
+                        if (samples && (counts[k] > 1000 ? sample % 8 != 0 : way > 1 && sample % 5 != 0))
+                            continue; /* the first way takes all cases, the others and halves take samples */
                         run_case(&crank, shape, spec_text, counts[k], (enum dtype)dtype, (enum reduce_op)op, in_place);
                     }
         crank_close(&crank);

@@ -1,0 +1,203 @@
+/* arena.c - memory of a worker that its neighbours read in place, and reading what is no such memory (node.h). */
+#define _GNU_SOURCE /* memfd_create, process_vm_readv, fallocate, seals */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "comm/host.h"
+#include "comm/node_internal.h"
+
+#define PAGE ((size_t)4096)
+
+/* ---- our own ---- */
+
+/* What this worker asks for, and what its neighbours will if they take as much in all. */
+static uint64_t needed(const struct node *node, size_t bytes)
+{
+    const uint64_t mine = atomic_load(&node->block->arena_bytes) + bytes;
+    uint64_t sum = bytes;
+    for (int peer = 0; peer < node->size; peer++) {
+        if (peer == node->rank || node->neighbour[peer].block == NULL)
+            continue;
+        const uint64_t theirs = atomic_load(&node->neighbour[peer].block->arena_bytes);
+        sum += theirs < mine ? mine - theirs : 0;
+    }
+    return sum;
+}
+
+static enum status arena_make(struct node *node, struct arena *arena, size_t bytes)
+{
+    const uint64_t wanted = needed(node, bytes), available = host_memory_available();
+    if (available != 0 && wanted > available)
+        return fail(STATUS_NO_MEMORY,
+                    "out of memory: %llu MiB needed by the workers of this host for buffers of %llu MiB, %llu MiB are "
+                    "available: take smaller vectors or fewer workers",
+                    (unsigned long long)(wanted >> 20), (unsigned long long)(bytes >> 20),
+                    (unsigned long long)(available >> 20));
+    arena->bytes = bytes;
+    arena->fd = memfd_create("chorale-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (arena->fd < 0 || fallocate(arena->fd, 0, 0, (off_t)bytes) != 0 ||
+        fcntl(arena->fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
+        return fail(STATUS_NO_MEMORY, "out of memory: %zu bytes of shared memory: %s", bytes, strerror(errno));
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, arena->fd, 0);
+    if (memory == MAP_FAILED)
+        return fail(STATUS_NO_MEMORY, "out of memory: map %zu bytes: %s", bytes, strerror(errno));
+    arena->memory = memory;
+    return STATUS_OK;
+}
+
+/* Neighbours may still have it mapped: their view keeps its pages only until the hole is made. */
+static void arena_drop(struct arena *arena)
+{
+    if (arena->memory != NULL)
+        (void)munmap(arena->memory, arena->bytes);
+    if (arena->fd >= 0) {
+        (void)fallocate(arena->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)arena->bytes);
+        (void)close(arena->fd);
+    }
+    *arena = (struct arena){.fd = -1};
+}
+
+enum status node_alloc(struct node *node, size_t bytes, void **memory)
+{
+    int k = 0;
+    size_t whole = 0;
+    while (k < NODE_ARENAS && node->arena[k].memory != NULL)
+        k++;
+    if (k == NODE_ARENAS)
+        return STATUS_AGAIN;
+    if (!checked_add(bytes > 0 ? bytes : 1, PAGE - 1, &whole) || whole > SIZE_MAX / 4)
+        return fail(STATUS_NO_MEMORY, "out of memory: %zu bytes do not fit an address space", bytes);
+    whole = whole / PAGE * PAGE;
+    struct arena *arena = &node->arena[k];
+    *arena = (struct arena){.fd = -1};
+    const enum status status = arena_make(node, arena, whole);
+    if (status < 0) {
+        arena_drop(arena);
+        return status;
+    }
+    arena->serial = ++node->serials;
+    struct shown_arena *shown = &node->block->arena[k];
+    atomic_store(&shown->fd, arena->fd);
+    atomic_store(&shown->bytes, whole);
+    atomic_store(&shown->serial, arena->serial);
+    atomic_fetch_add(&node->block->arena_bytes, whole);
+    *memory = arena->memory;
+    return STATUS_OK;
+}
+
+static void hide(struct node *node, int k)
+{
+    atomic_store(&node->block->arena[k].serial, 0);
+    atomic_fetch_sub(&node->block->arena_bytes, node->arena[k].bytes);
+    arena_drop(&node->arena[k]);
+}
+
+bool node_free(struct node *node, void *memory)
+{
+    for (int k = 0; memory != NULL && k < NODE_ARENAS; k++) {
+        if (node->arena[k].memory == memory) {
+            hide(node, k);
+            return true;
+        }
+    }
+    return false;
+}
+
+bool node_locate(const struct node *node, const void *data, size_t bytes, struct node_place *place)
+{
+    const unsigned char *at = data;
+    for (uint32_t k = 0; k < NODE_ARENAS; k++) {
+        const struct arena *arena = &node->arena[k];
+        if (arena->memory == NULL || at < arena->memory || at >= arena->memory + arena->bytes)
+            continue;
+        if (bytes > (size_t)(arena->memory + arena->bytes - at))
+            return false;
+        *place = (struct node_place){.arena = k + 1, .serial = arena->serial, .offset = (uint64_t)(at - arena->memory)};
+        return true;
+    }
+    *place = (struct node_place){.arena = 0, .offset = (uintptr_t)data};
+    return node->reads;
+}
+
+/* ---- the neighbours' ---- */
+
+static void unmap(struct foreign_arena *arena)
+{
+    if (arena->memory != NULL)
+        (void)munmap(arena->memory, arena->bytes);
+    *arena = (struct foreign_arena){.memory = NULL};
+}
+
+static enum status foreign_map(struct neighbour *n, int peer, const struct node_place *place)
+{
+    struct foreign_arena *arena = &n->arena[place->arena - 1];
+    const struct shown_arena *shown = &n->block->arena[place->arena - 1];
+    int file = -1;
+    unmap(arena);
+    if (atomic_load(&shown->serial) != place->serial)
+        return fail(STATUS_PEER_LOST, "node memory: what worker %d sends lies in memory that it has given back", peer);
+    const size_t bytes = atomic_load(&shown->bytes);
+    if (node_open_fd(n->pid, atomic_load(&shown->fd), bytes, &file) < 0)
+        return fail_context(STATUS_PEER_LOST, "worker %d", peer);
+    void *memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, file, 0);
+    const int error = errno;
+    (void)close(file);
+    if (memory == MAP_FAILED)
+        return fail(STATUS_NO_MEMORY, "node memory: map %zu bytes of worker %d: %s", bytes, peer, strerror(error));
+    *arena = (struct foreign_arena){.memory = memory, .bytes = bytes, .serial = place->serial};
+    return STATUS_OK;
+}
+
+enum status node_map(struct node *node, int peer, const struct node_place *place, size_t bytes, const void **data)
+{
+    struct neighbour *n = &node->neighbour[peer];
+    if (place->arena == 0 || place->arena > NODE_ARENAS || place->serial == 0)
+        return fail(STATUS_FORMAT, "node memory: worker %d names an arena %u", peer, (unsigned)place->arena);
+    if (n->arena == NULL) {
+        void *memory = NULL;
+        TRY(memory_zeroed(&memory, NODE_ARENAS, sizeof(struct foreign_arena)));
+        n->arena = memory;
+    }
+    struct foreign_arena *arena = &n->arena[place->arena - 1];
+    if (arena->memory == NULL || arena->serial != place->serial)
+        TRY(foreign_map(n, peer, place));
+    if (place->offset > arena->bytes || bytes > arena->bytes - place->offset)
+        return fail(STATUS_FORMAT, "node memory: worker %d names %zu bytes at %llu of an arena of %zu", peer, bytes,
+                    (unsigned long long)place->offset, arena->bytes);
+    *data = arena->memory + place->offset;
+    return STATUS_OK;
+}
+
+enum status node_read(const struct node *node, int peer, const struct node_place *place, void *to, size_t bytes)
+{
+    unsigned char *here = to;
+    for (size_t done = 0; done < bytes;) {
+        struct iovec local = {.iov_base = here + done, .iov_len = bytes - done};
+        struct iovec remote = {.iov_base = (void *)(uintptr_t)(place->offset + done), .iov_len = bytes - done};
+        const ssize_t n = process_vm_readv((pid_t)node->neighbour[peer].pid, &local, 1, &remote, 1, 0);
+        if (n <= 0)
+            return fail(STATUS_PEER_LOST, "node memory: read %zu bytes of worker %d: %s", bytes, peer,
+                        n < 0 ? strerror(errno) : "nothing there");
+        done += (size_t)n;
+    }
+    return STATUS_OK;
+}
+
+void arenas_close(struct node *node)
+{
+    for (int k = 0; k < NODE_ARENAS; k++)
+        if (node->arena[k].memory != NULL)
+            hide(node, k);
+    for (int peer = 0; node->neighbour != NULL && peer < node->size; peer++) {
+        struct neighbour *n = &node->neighbour[peer];
+        for (int k = 0; n->arena != NULL && k < NODE_ARENAS; k++)
+            unmap(&n->arena[k]);
+        free(n->arena);
+    }
+}

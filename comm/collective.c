@@ -1,0 +1,422 @@
+/* collective.c - a call's life: made for a shape, started, waited for, destroyed; and the words when workers disagree. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "comm/internal.h"
+#include "comm/kernels.h"
+
+#define DISPUTE_NS UINT64_C(2000000000) /* how long a mismatch waits for the other side's words */
+#define DEFAULT_LOOKAHEAD 64
+#define FIRST_PLACES 16 /* of a call's table of tasks */
+
+/* ---- who says hello ---- */
+
+struct peers {
+    struct sink sink; /* first */
+    const struct collective *collective;
+    size_t *sent, *received;
+};
+
+static enum status count_peer(struct sink *sink, const struct op *op)
+{
+    struct peers *peers = (struct peers *)sink;
+    const struct collective *c = peers->collective;
+    const struct range *range = op->kind == OP_SEND ? &op->src : &op->dst;
+    if (op->kind != OP_SEND && op->kind != OP_RECV && op->kind != OP_RECV_REDUCE)
+        return STATUS_OK;
+    if (op->peer < 0 || op->peer >= c->shape->workers)
+        return fail(STATUS_FORMAT, "bad-op: peer %d of %d workers", (int)op->peer, c->shape->workers);
+    const uint32_t leaf = range->chunk % c->shape->chunks;
+    const size_t elements = partition_offset(c->count, c->shape->chunks, leaf + range->chunks) -
+                            partition_offset(c->count, c->shape->chunks, leaf);
+    bool *marks = op->kind == OP_SEND ? c->greets : c->awaits;
+    size_t *total = op->kind == OP_SEND ? peers->sent : peers->received;
+    marks[op->peer] = true;
+    total[op->peer] += elements;
+    return STATUS_OK;
+}
+
+/* A pair that exchanges no element still compares its calls: mark whom we greet and whose hello we await. */
+static enum status find_greetings(struct collective *c)
+{
+    enum status status = STATUS_OK;
+    const size_t n = (size_t)c->shape->workers;
+    void *sent = NULL, *received = NULL, *greets = NULL, *awaits = NULL;
+    TRY_TO(done, memory_zeroed(&greets, n, sizeof(bool)));
+    c->greets = greets;
+    TRY_TO(done, memory_zeroed(&awaits, n, sizeof(bool)));
+    c->awaits = awaits;
+    TRY_TO(done, memory_zeroed(&sent, n, sizeof(size_t)));
+    TRY_TO(done, memory_zeroed(&received, n, sizeof(size_t)));
+    struct peers peers = {.sink = {.op = count_peer}, .collective = c, .sent = sent, .received = received};
+    for (uint32_t round = 0; round < c->shape->rounds; round++) {
+        peers.sink.round = round;
+        peers.sink.lane = 0;
+        TRY_TO(done, c->shape->algorithm->emit(c->shape, c->team->rank, round, &peers.sink));
+    }
+    for (size_t r = 0; r < n; r++) {
+        c->greets[r] = c->greets[r] && peers.sent[r] == 0;
+        c->awaits[r] = c->awaits[r] && peers.received[r] == 0;
+    }
+done:
+    free(sent);
+    free(received);
+    return status;
+}
+
+/* ---- create, destroy ---- */
+
+/* Of everything but the call's number. */
+static uint64_t call_signature(const struct collective *c)
+{
+    const struct shape *shape = c->shape; /* differs where the workers' nodes or steps do, if not always */
+    const uint64_t numbers[] = {
+        c->count,      (uint64_t)c->dtype, (uint64_t)c->op, c->team->comm->segment, (uint64_t)shape->workers,
+        shape->chunks, shape->rounds,      shape->lanes};
+    return wire_hash(wire_hash(WIRE_HASH_START, c->name, strlen(c->name)), numbers, sizeof numbers);
+}
+
+static enum status check_request(const struct collective_request *request)
+{
+    const struct shape *shape = request->shape;
+    if (shape->workers != request->team->size)
+        return fail(STATUS_USAGE, "%s: a schedule for %d workers on a team of %d", request->name, shape->workers,
+                    request->team->size);
+    const bool mixing = (shape->algorithm->traits & TRAIT_MIXING) != 0;
+    if (mixing && (request->op != REDUCE_SUM || (request->dtype != DTYPE_F32 && request->dtype != DTYPE_F64)))
+        return fail(STATUS_USAGE, "%s: mixing is for sums of f32 or f64", request->name);
+    size_t bytes = 0;
+    if (!checked_multiply(request->count, dtype_size(request->dtype), &bytes) || bytes > SIZE_MAX / 2)
+        return fail(STATUS_USAGE, "%s: %zu elements of %s are more than can be addressed", request->name,
+                    request->count, dtype_name(request->dtype));
+    return STATUS_OK;
+}
+
+enum status collective_create(const struct collective_request *request, struct collective **out)
+{
+    enum status status = STATUS_OK;
+    void *memory = NULL;
+    size_t planes = 0;
+    TRY(check_request(request));
+    TRY(memory_zeroed(&memory, 1, sizeof(struct collective)));
+    struct collective *c = memory;
+    *c = (struct collective){.team = request->team,
+                             .shape = request->shape,
+                             .count = request->count,
+                             .size = dtype_size(request->dtype),
+                             .dtype = request->dtype,
+                             .op = request->op,
+                             .mixes = (request->shape->algorithm->traits & TRAIT_MIXING) != 0,
+                             .places = FIRST_PLACES};
+    TRY_TO(done, memory_string(&c->name, request->name));
+    TRY_TO(done, memory_zeroed(&memory, c->places, sizeof(struct task *)));
+    c->table = memory;
+    TRY_TO(done, find_greetings(c));
+    if (!checked_multiply(request->count * c->size, request->shape->scratch, &planes))
+        TRY_TO(done, fail(STATUS_NO_MEMORY, "%s: scratch too large", c->name));
+    if (planes > 0) {
+        TRY_TO(done, comm_alloc(c->team->comm, planes, &memory));
+        c->scratch = memory;
+    }
+    c->signature = call_signature(c);
+    *out = c;
+done:
+    if (status < 0)
+        collective_destroy(c);
+    return status;
+}
+
+/* After a failure tasks of a dead collective may still be with the transport: they stay there, belonging to nobody.
+ * Receives are called off as far as that is possible. True: there are some. */
+static bool orphan(struct task_list *list, const struct collective *c)
+{
+    struct comm *comm = c->team->comm;
+    bool any = false;
+    for (struct task *task = list->first; task != NULL; task = task->next) {
+        if (task->collective != c)
+            continue;
+        any = true;
+        task->collective = NULL;
+        if (task->flying && task->kind == TASK_RECEIVE)
+            comm->transport->ops->cancel(comm->transport, &task->transfer);
+    }
+    return any;
+}
+
+static bool orphan_all(struct collective *c)
+{
+    struct comm *comm = c->team->comm;
+    bool any = orphan(&comm->flying, c);
+    any = orphan(&comm->receives, c) || any;
+    for (struct outbox *outbox = comm->outboxes; outbox != NULL; outbox = outbox->next)
+        any = orphan(&outbox->waiting, c) || any;
+    return any;
+}
+
+void collective_unlink(struct collective *c)
+{
+    struct team *team = c->team;
+    if (c->previous == NULL)
+        team->first = c->next;
+    else
+        c->previous->next = c->next;
+    if (c->next == NULL)
+        team->last = c->previous;
+    else
+        c->next->previous = c->previous;
+    c->next = c->previous = NULL;
+    c->running = NULL;
+    team->comm->active--;
+}
+
+/* The comm must not go on with buffers that the caller takes back. This thread's message is left alone: it tells why. */
+static void give_up(struct collective *c)
+{
+    struct comm *comm = c->team->comm;
+    if (comm->status == STATUS_OK) {
+        comm->status = STATUS_INTERRUPTED;
+        snprintf(comm->message, sizeof comm->message, "%s: destroyed while it was under way", c->name);
+    }
+    collective_unlink(c);
+}
+
+void collective_destroy(struct collective *c)
+{
+    if (c == NULL)
+        return;
+    struct comm *comm = c->team->comm;
+    comm_enter(comm);
+    if (c->running != NULL)
+        give_up(c);
+    executor_clear(c);
+    const bool shared =
+        orphan_all(c); /* whoever else may touch the scratch planes keeps them until the comm is closed */
+    comm_leave(comm);
+    if (!shared)
+        comm_free(comm, c->scratch);
+    progression_destroy(c->progression[0]);
+    progression_destroy(c->progression[1]);
+    free(c->table);
+    free(c->greets);
+    free(c->awaits);
+    free(c->name);
+    free(c);
+}
+
+/* ---- mismatches ---- */
+
+static void describe_call(const struct collective *c, char *text, size_t size)
+{
+    snprintf(text, size, "rank %d called %s %s %s of %zu elements in segments of %zu bytes (call %u of its team)",
+             c->team->ranks[c->team->rank], c->name, reduce_op_name(c->op), dtype_name(c->dtype), c->count,
+             c->team->comm->segment, (unsigned)c->epoch);
+}
+
+enum status collective_dispute(struct comm *comm, const struct collective *c, int peer)
+{
+    char call[400];
+    if (comm->dispute_until != 0)
+        return STATUS_OK;
+    describe_call(c, call, sizeof call);
+    snprintf(comm->dispute, sizeof comm->dispute, "%s, rank %d something else", call, peer);
+    comm->dispute_until = clock_ns() + DISPUTE_NS;
+    struct wire_header header = {.class = WIRE_CALL, .team = c->team->id, .epoch = c->epoch};
+    size_t bytes = strlen(call);
+    if (bytes > comm->small_bytes - WIRE_HEADER_BYTES)
+        bytes = comm->small_bytes - WIRE_HEADER_BYTES;
+    return comm_send_small(comm, NULL, peer, &header, call, bytes);
+}
+
+enum status collective_told(struct comm *comm, const struct collective *c, const struct wire_header *header,
+                            const void *payload)
+{
+    char mine[400] = "this worker has left that collective";
+    if (c != NULL) {
+        describe_call(c, mine, sizeof mine);
+        TRY(collective_dispute(comm, c, header->source)); /* our own words, before we fail */
+    }
+    return fail(STATUS_MISMATCH, "the workers called different collectives: %.*s, but %s: call the same everywhere",
+                (int)header->bytes, (const char *)payload, mine);
+}
+
+bool collective_scales(const struct collective *c)
+{
+    return c->op == REDUCE_AVG && dtype_is_half(c->dtype) && c->shape->workers > 1 && c->shape->rounds > 0;
+}
+
+bool collective_is_oldest(const struct collective *collective)
+{
+    return collective != NULL && collective->team->first == collective;
+}
+
+struct collective *collective_find(const struct team *team, uint32_t epoch)
+{
+    for (struct collective *c = team->first; c != NULL; c = c->next)
+        if (c->epoch == epoch)
+            return c;
+    return NULL;
+}
+
+void collectives_describe(struct comm *comm, struct text *text)
+{
+    bool any = false;
+    for (const struct team *team = comm->teams; team != NULL; team = team->next) {
+        for (const struct collective *c = team->first; c != NULL; c = c->next) {
+            text_addf(text, "%s%s of %zu bytes: ", any ? "; " : "", c->name, c->count * c->size);
+            progression_describe(c->running, 4, text);
+            if (c->outgoing > 0)
+                text_addf(text, "%zu small messages not yet out", c->outgoing);
+            if (c->hellos > 0)
+                text_addf(text, "%d workers have not said what they call", c->hellos);
+            any = true;
+        }
+    }
+    if (!any)
+        text_add(text, "waiting for the members of a team");
+}
+
+/* ---- start and wait ---- */
+
+static enum status check_buffers(const struct collective *c, const void *input, const void *output)
+{
+    const uintptr_t in = (uintptr_t)input, out = (uintptr_t)output, bytes = c->count * c->size;
+    if (c->running != NULL)
+        return fail(STATUS_USAGE, "%s: started again before it was done", c->name);
+    if (c->count == 0)
+        return STATUS_OK;
+    if (input == NULL || output == NULL || in % c->size != 0 || out % c->size != 0)
+        return fail(STATUS_USAGE, "%s: a buffer is missing or not aligned to its elements of %zu bytes", c->name,
+                    c->size);
+    if (in != out && in < out + bytes && out < in + bytes)
+        return fail(STATUS_USAGE, "%s: input and output overlap without being equal", c->name);
+    return STATUS_OK;
+}
+
+static enum status prepare_progression(struct collective *c, bool aliased)
+{
+    struct progression **progression = &c->progression[aliased];
+    if (*progression != NULL) {
+        progression_restart(*progression);
+        c->running = *progression;
+        return STATUS_OK;
+    }
+    const struct comm *comm = c->team->comm;
+    const struct progression_params params = {.count = c->count,
+                                              .segment = comm->segment / c->size > 0 ? comm->segment / c->size : 1,
+                                              .window = comm->window,
+                                              .lookahead = DEFAULT_LOOKAHEAD,
+                                              .aliased = aliased};
+    TRY(progression_create(c->shape, c->team->rank, &params, progression));
+    c->running = *progression;
+    return STATUS_OK;
+}
+
+/* Small messages for this call that came before it was started here. */
+static enum status adopt_early(struct collective *c, bool *moved)
+{
+    for (struct early **at = &c->team->early[c->epoch % EARLY_LISTS]; *at != NULL && c->running != NULL;) {
+        struct early *early = *at;
+        if (early->header.epoch != c->epoch) {
+            at = &early->next;
+            continue;
+        }
+        *at = early->next;
+        enum status status = executor_dispatch(c, &early->header, early->payload);
+        if (status >= 0)
+            status = executor_advance(c, moved);
+        if (status >= 0)
+            status = executor_settle(c->team->comm);
+        free(early);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+static enum status start_locked(struct collective *c, const void *input, void *output)
+{
+    struct team *team = c->team;
+    struct comm *comm = team->comm;
+    TRY(comm_failed(comm));
+    TRY(check_buffers(c, input, output));
+    if (team->first != NULL && team->next_epoch - team->first->epoch >= WIRE_EPOCHS)
+        return fail(STATUS_USAGE, "%s: %d collectives are under way already: wait for the oldest first", c->name,
+                    WIRE_EPOCHS);
+    if (collective_scales(c)) {
+        kernel_scale(c->dtype, output, input, mean_scale(c->shape->workers), c->count);
+        input = output;
+    }
+    TRY(prepare_progression(c, input == output));
+    c->input = input;
+    c->output = output;
+    c->epoch = team->next_epoch++;
+    c->hash = wire_hash(c->signature, &c->epoch, sizeof c->epoch);
+    c->traffic = (struct collective_traffic){.started_ns = clock_ns()};
+    c->outgoing = 0;
+    c->previous = team->last;
+    c->next = NULL;
+    if (team->last == NULL)
+        team->first = c;
+    else
+        team->last->next = c;
+    team->last = c;
+    comm->active++;
+    comm->moved = true;
+    bool moved = false;
+    enum status status = executor_greet(c);
+    if (status >= 0)
+        status = executor_advance(c, &moved);
+    if (status >= 0)
+        status = adopt_early(c, &moved);
+    return status < 0 ? comm_fail(comm, status) : STATUS_OK;
+}
+
+enum status collective_start(struct collective *c, const void *input, void *output)
+{
+    struct comm *comm = c->team->comm;
+    comm_enter(comm);
+    const enum status status = start_locked(c, input, output);
+    comm_leave(comm);
+    return status;
+}
+
+enum status collective_test(struct collective *c)
+{
+    struct comm *comm = c->team->comm;
+    bool moved = false;
+    comm_enter(comm);
+    enum status status = comm_failed(comm);
+    if (status >= 0 && c->running != NULL)
+        status = comm_progress(comm, &moved);
+    if (status >= 0)
+        status = c->running == NULL ? STATUS_OK : STATUS_AGAIN;
+    comm_leave(comm);
+    return status;
+}
+
+enum status collective_wait(struct collective *c)
+{
+    struct comm *comm = c->team->comm;
+    unsigned idle = 0;
+    comm_enter(comm);
+    comm->waiters++;
+    comm->moved = true; /* the time before was not spent waiting */
+    enum status status = comm_failed(comm);
+    while (status >= 0 && c->running != NULL) {
+        bool moved = false;
+        status = comm_progress(comm, &moved);
+        idle = moved ? 0 : idle + 1;
+        if (status >= 0 && !moved)
+            status = comm_idle(comm, idle);
+    }
+    comm->waiters--;
+    comm_leave(comm);
+    return status;
+}
+
+void collective_traffic(const struct collective *c, struct collective_traffic *traffic)
+{
+    *traffic = c->traffic;
+}
