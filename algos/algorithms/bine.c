@@ -21,7 +21,7 @@
  */
 #include "algos/algorithms/fold.h"
 #include "algos/algorithms/negabinary.h"
-#include "algos/schedule.h"
+#include "algos/blocks.h"
 
 static enum status bine_shape(const struct shape_request *request, struct shape *shape)
 {
@@ -33,14 +33,6 @@ static enum status bine_shape(const struct shape_request *request, struct shape 
     return STATUS_OK;
 }
 
-static uint32_t reverse_bits(uint32_t value, int bits)
-{
-    uint32_t reversed = 0;
-    for (int i = 0; i < bits; i++)
-        reversed |= ((value >> i) & 1) << (bits - 1 - i);
-    return reversed;
-}
-
 /* The number of a core worker in the order of classes: its even one of the last round (itself or whom it meets then)
  * halved and reversed, so that the lowest bits, which part the workers first, weigh most; the last bit is even or odd. */
 static uint32_t position_of(const struct fold *fold, int core)
@@ -48,14 +40,14 @@ static uint32_t position_of(const struct fold *fold, int core)
     if (fold->levels == 0)
         return 0;
     const int even = core % 2 == 0 ? core : negabinary_peer(core, fold->levels - 1, fold->core);
-    return reverse_bits((uint32_t)even / 2, fold->levels - 1) << 1 | (uint32_t)(core % 2);
+    return reversed_digits((uint32_t)even / 2, 2, fold->levels - 1) << 1 | (uint32_t)(core % 2);
 }
 
 static int core_at(const struct fold *fold, uint32_t position)
 {
     if (fold->levels == 0)
         return 0;
-    const int even = (int)(2 * reverse_bits(position >> 1, fold->levels - 1));
+    const int even = (int)(2 * reversed_digits(position >> 1, 2, fold->levels - 1));
     return position % 2 == 0 ? even : negabinary_peer(even, fold->levels - 1, fold->core);
 }
 

@@ -84,6 +84,24 @@ Test(engine, naive_takes_its_closed_form)
     expect_closed_forms("naive", true, false);
 }
 
+Test(engine, schedules_for_shared_links_take_their_closed_forms)
+{
+    expect_closed_forms("swing-latency", false, false);
+    expect_closed_forms("bine-latency", false, false);
+    expect_closed_forms("bine", false, false);
+    /* Where a message is one range: of several, one is reduced while the next arrives. */
+    expect_closed_forms("pat", false, true);
+    expect_closed_forms("pat:aggregation=2", false, true);
+}
+
+/* Two messages each way in a round, one after the other: the form holds where nothing is to be reduced meanwhile. */
+Test(engine, trivance_takes_its_closed_form_for_powers_of_three)
+{
+    const struct platform *free_of_reductions = &machines[2];
+    for (int p = 3; p <= 81; p *= 3)
+        expect_closed_form("trivance", p, free_of_reductions, true);
+}
+
 /* By hand: a pipelined chain of S segments over one hop costs alpha + S segments of bytes, and the reduction of the
  * last. */
 Test(engine, segments_pay_latency_once_and_hide_reductions)
