@@ -8,19 +8,7 @@
 
 #include "algos/spec.h"
 #include "algos/verify.h"
-
-static struct shape *shape_of(const char *text, int workers)
-{
-    struct spec spec;
-    struct layout layout;
-    struct shape *shape = NULL;
-    cr_assert_eq(spec_parse(text, &spec), STATUS_OK, "%s", status_message());
-    cr_assert_eq(layout_flat(workers, &layout), STATUS_OK);
-    cr_assert_eq(spec_shape(&spec, &layout, 0, 1000, &shape), STATUS_OK, "%s: %s", text, status_message());
-    layout_release(&layout);
-    spec_release(&spec);
-    return shape;
-}
+#include "tests/algos/support_schedule.h"
 
 /* ---- what a worker sends in a round ---- */
 
@@ -60,7 +48,7 @@ static struct sent sent_in(const struct shape *shape, int rank, uint32_t round)
 /* The one peer of each round. */
 static void expect_peers(const char *text, int workers, int rank, const int *peers, uint32_t rounds)
 {
-    struct shape *shape = shape_of(text, workers);
+    struct shape *shape = schedule_of(text, workers);
     cr_assert_eq(shape->rounds, rounds, "%s of %d: %u rounds", text, workers, shape->rounds);
     for (uint32_t t = 0; t < rounds; t++) {
         const struct sent sent = sent_in(shape, rank, t);
@@ -77,7 +65,7 @@ static void expect_peers(const char *text, int workers, int rank, const int *pee
 
 static size_t hops_of(const char *text, int workers)
 {
-    struct shape *shape = shape_of(text, workers);
+    struct shape *shape = schedule_of(text, workers);
     size_t hops = 0;
     for (int r = 0; r < workers; r++)
         for (uint32_t t = 0; t < shape->rounds; t++) {
@@ -95,13 +83,9 @@ static size_t hops_of(const char *text, int workers)
 
 static void expect_traffic(const char *text, int workers, size_t count, size_t elements, size_t messages)
 {
-    struct shape *shape = shape_of(text, workers);
-    for (int r = 0; r < workers; r++) {
-        size_t bytes = 0, sent = 0;
-        cr_assert_eq(shape_traffic(shape, r, count, 4, &bytes, &sent), STATUS_OK);
-        cr_expect_eq(bytes, 4 * elements, "%s of %d: worker %d sends %zu bytes", text, workers, r, bytes);
-        cr_expect_eq(sent, messages, "%s of %d: worker %d sends %zu messages", text, workers, r, sent);
-    }
+    struct shape *shape = schedule_of(text, workers);
+    for (int r = 0; r < workers; r++)
+        expect_sends(shape, r, count, elements, messages);
     shape_destroy(shape);
 }
 
@@ -137,7 +121,7 @@ Test(swing_latency, sends_as_much_as_recursive_doubling_over_less_distance)
 Test(swing_latency, has_equal_bits_up_to_seven_workers)
 {
     for (int p = 2; p <= 17; p++) {
-        struct shape *shape = shape_of("swing-latency", p);
+        struct shape *shape = schedule_of("swing-latency", p);
         const struct verify_result result = proved(shape);
         cr_expect_eq(result.equal_bits, p <= 7, "%d workers", p);
         cr_expect_eq((shape->traits & TRAIT_EQUAL_BITS) != 0, result.equal_bits, "%d workers", p);
@@ -158,7 +142,7 @@ Test(bine_latency, meets_the_peers_of_swing_farthest_first)
 Test(bine_latency, has_equal_bits_in_one_order)
 {
     for (int p = 2; p <= 33; p++) {
-        struct shape *shape = shape_of("bine-latency", p);
+        struct shape *shape = schedule_of("bine-latency", p);
         const struct verify_result result = proved(shape);
         cr_expect(result.equal_bits && result.same_order, "%d workers", p);
         shape_destroy(shape);
@@ -174,7 +158,7 @@ Test(bine, meets_the_published_peers_nearest_first_and_back)
 Test(bine, sends_one_range_a_message)
 {
     for (int p = 2; p <= 40; p++) {
-        struct shape *shape = shape_of("bine", p);
+        struct shape *shape = schedule_of("bine", p);
         for (int r = 0; r < p; r++)
             for (uint32_t t = 0; t < shape->rounds; t++) {
                 const struct sent sent = sent_in(shape, r, t);
@@ -198,7 +182,7 @@ Test(bine, sends_most_bytes_to_near_peers)
 Test(bine, owners_are_numbered_by_class)
 {
     static const int owners[] = {0, 3, 4, 7, 2, 5, 6, 1};
-    struct shape *shape = shape_of("bine", 8);
+    struct shape *shape = schedule_of("bine", 8);
     for (uint32_t c = 0; c < 8; c++)
         cr_expect_eq(shape->algorithm->owner(shape, c), owners[c], "chunk %u", c);
     shape_destroy(shape);
@@ -232,22 +216,20 @@ Test(swing, sends_least_bytes_in_logarithmic_rounds_for_any_even_count)
 Test(swing, reaches_everyone_in_large_teams)
 {
     for (int p = 1022; p <= 1030; p++)
-        shape_destroy(shape_of("swing", p));
-    shape_destroy(shape_of("swing", 43690));
-    shape_destroy(shape_of("swing", 43692));
+        shape_destroy(schedule_of("swing", p));
+    shape_destroy(schedule_of("swing", 43690));
+    shape_destroy(schedule_of("swing", 43692));
 }
 
 Test(swing, leaves_no_worker_with_more_than_the_helper_of_an_odd_team)
 {
     for (int p = 3; p <= 33; p += 2) {
         const size_t core = (size_t)p - 1, count = 100 * core;
-        struct shape *shape = shape_of("swing", p);
+        struct shape *shape = schedule_of("swing", p);
         for (int r = 0; r < p; r++) {
             const bool helper = r == p - 1;
-            size_t bytes = 0, messages = 0;
-            cr_assert_eq(shape_traffic(shape, r, count, 1, &bytes, &messages), STATUS_OK);
-            cr_expect_eq(bytes, helper ? count : 200 * (core - 1) + 100);
-            cr_expect_eq(messages, helper ? core : 2 * rounds_of((uint32_t)core, 2) + 1);
+            const uint32_t rounds = 2 * rounds_of((uint32_t)core, 2);
+            expect_sends(shape, r, count, helper ? count : 200 * (core - 1) + 100, helper ? core : rounds + 1);
         }
         shape_destroy(shape);
     }
@@ -258,7 +240,7 @@ Test(swing, leaves_no_worker_with_more_than_the_helper_of_an_odd_team)
 Test(swing, six_workers_reduce_along_a_tree)
 {
     static const int parents[3][6] = {{-1, 0, 3, -1, -1, -1}, {-1, -1, -1, -1, 3, 0}, {-1, -1, -1, 0, -1, -1}};
-    struct shape *shape = shape_of("swing", 6);
+    struct shape *shape = schedule_of("swing", 6);
     for (uint32_t t = 0; t < 3; t++)
         for (int r = 0; r < 6; r++) {
             const struct sent sent = sent_in(shape, r, t);
@@ -272,7 +254,7 @@ Test(swing, six_workers_reduce_along_a_tree)
 
 static void expect_both_peers(int workers, int rank, uint32_t round, int first, int second)
 {
-    struct shape *shape = shape_of("trivance", workers);
+    struct shape *shape = schedule_of("trivance", workers);
     const struct sent sent = sent_in(shape, rank, round);
     cr_expect_eq(sent.messages, 2);
     cr_expect(sent.peer[0] == first && sent.peer[1] == second, "%d workers: worker %d round %u sends to %d and %d",
@@ -294,7 +276,7 @@ Test(trivance, meets_both_neighbours_at_tripling_distances)
 Test(trivance, sends_least_bytes_in_the_fewest_rounds_for_any_count)
 {
     for (uint32_t p = 2; p <= 90; p++) {
-        struct shape *shape = shape_of("trivance", (int)p);
+        struct shape *shape = schedule_of("trivance", (int)p);
         cr_expect_eq(shape->rounds, 2 * rounds_of(p, 3), "%u workers", p);
         for (int r = 0; r < (int)p; r += 7) {
             size_t bytes = 0;
@@ -307,7 +289,7 @@ Test(trivance, sends_least_bytes_in_the_fewest_rounds_for_any_count)
 
 static void expect_described(const char *spec, int workers, const char *wanted)
 {
-    struct shape *shape = shape_of(spec, workers);
+    struct shape *shape = schedule_of(spec, workers);
     struct text text = {0};
     shape->algorithm->describe(shape, &text);
     cr_expect_str_eq(text_string(&text), wanted, "%s of %d", spec, workers);
@@ -327,11 +309,11 @@ Test(trivance, goes_no_farther_in_the_last_round_than_it_must)
 Test(trivance, owners_are_numbered_by_reversed_digits_for_powers_of_three)
 {
     static const int owners[] = {0, 3, 6, 1, 4, 7, 2, 5, 8};
-    struct shape *shape = shape_of("trivance", 9);
+    struct shape *shape = schedule_of("trivance", 9);
     for (uint32_t c = 0; c < 9; c++)
         cr_expect_eq(shape->algorithm->owner(shape, c), owners[c], "chunk %u", c);
     shape_destroy(shape);
-    shape = shape_of("trivance", 10);
+    shape = schedule_of("trivance", 10);
     for (uint32_t c = 0; c < 10; c++)
         cr_expect_eq(shape->algorithm->owner(shape, c), (int)c);
     shape_destroy(shape);
@@ -361,7 +343,7 @@ Test(pat, aggregates_as_many_blocks_as_it_is_told)
         {"pat:aggregation=1", 7, {4, 2, 1, 1, 2, 1, 1}, {1, 1, 1, 1, 1, 1, 1}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct shape *shape = shape_of(cases[i].spec, 8);
+        struct shape *shape = schedule_of(cases[i].spec, 8);
         cr_assert_eq(shape->rounds, 2 * cases[i].rounds, "%s", cases[i].spec);
         for (uint32_t t = 0; t < cases[i].rounds; t++) {
             const struct sent up = sent_in(shape, 3, shape->split + t);
@@ -380,7 +362,7 @@ Test(pat, is_proved_with_any_aggregation)
     static const char *const specs[] = {"pat:aggregation=1", "pat:aggregation=2", "pat:aggregation=8"};
     for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++)
         for (int p = 1; p <= 20; p++) {
-            struct shape *shape = shape_of(specs[i], p);
+            struct shape *shape = schedule_of(specs[i], p);
             cr_expect(proved(shape).equal_bits || p == 1);
             shape_destroy(shape);
         }
@@ -406,4 +388,47 @@ Test(pat, refuses_an_aggregation_that_is_no_power_of_two)
     cr_expect(strstr(status_message(), "power of two") != NULL, "%s", status_message());
     layout_release(&layout);
     spec_release(&spec);
+}
+
+/* ---- Trivance, whole vectors ---- */
+
+Test(trivance_latency, meets_both_neighbours_farthest_first)
+{
+    static const int up[] = {14, 8, 6}, down[] = {23, 2, 4};
+    struct shape *shape = schedule_of("trivance-latency", 27);
+    cr_assert_eq(shape->rounds, 3);
+    for (uint32_t t = 0; t < 3; t++) {
+        const struct sent sent = sent_in(shape, 5, t);
+        cr_expect_eq(sent.messages, 2);
+        cr_expect(sent.peer[0] == up[t] && sent.peer[1] == down[t], "round %u: %d and %d", t, sent.peer[0],
+                  sent.peer[1]);
+    }
+    shape_destroy(shape);
+}
+
+Test(trivance_latency, takes_fewest_rounds_for_cores_of_three_powers_and_twice_that)
+{
+    static const struct {
+        int workers;
+        uint32_t rounds;
+    } cases[] = {{1, 0}, {2, 1}, {3, 1}, {4, 3}, {5, 3}, {6, 2}, {8, 4}, {9, 2}, {18, 3}, {26, 5}, {27, 3}, {54, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct shape *shape = schedule_of("trivance-latency", cases[i].workers);
+        cr_expect_eq(shape->rounds, cases[i].rounds, "%d workers: %u rounds", cases[i].workers, shape->rounds);
+        shape_destroy(shape);
+    }
+    expect_traffic("trivance-latency", 9, 100, 400, 4);
+    expect_traffic("trivance-latency", 18, 100, 500, 5);
+    expect_described("trivance-latency", 8, "6 workers exchange, 2 hand theirs to a neighbour");
+}
+
+/* Three summands in an order of their own would differ. */
+Test(trivance_latency, adds_in_one_order_everywhere)
+{
+    for (int p = 2; p <= 40; p++) {
+        struct shape *shape = schedule_of("trivance-latency", p);
+        const struct verify_result result = proved(shape);
+        cr_expect(result.equal_bits && result.same_order, "%d workers", p);
+        shape_destroy(shape);
+    }
 }
