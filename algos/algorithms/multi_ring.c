@@ -5,17 +5,15 @@
  *                     ring 2  0 > 2 > 4 > 1 > 3 > 0             10 .. 14     lane 2
  *                     ring 3  0 < 2 < 4 < 1 < 3 < 0             15 .. 19     lane 3
  *
- * Rings 2i and 2i+1 go up and down with the i-th smallest stride below p/2 that has no divisor in common with p, and
+ * Rings 2i and 2i+1 go up and down with the i-th smallest stride up to p/2 that has no divisor in common with p, and
  * begin again with stride 1 when there are no more: so no two of them share a directed link as long as strides last,
  * which is what a full mesh of links wants. rings=2 stays with neighbours, as a ring or torus of links and nodes of
  * several workers want. Behind one port a worker gains nothing but more messages in flight.
  *
- * Each ring is that of ring.c on p chunks of its own. Sent: 2(p-1)/p n bytes in 2k(p-1) messages by every worker.
- * Cost with one port, rounds one after the other: 2(p-1) alpha + 2(p-1)/p n beta + (p-1)/(kp) n gamma, the reductions of
- * all rings but the last being done while the next arrives. Source: NCCL's channels; UCC (bidirectional ring).
+ * Each ring is that of ring.c on p chunks of its own. Sent: 2(p-1)/p n bytes in 2k(p-1) messages by every worker. There
+ * is no closed form for one port: the rings drift apart and get into each other's way (the simulator has it); with a
+ * port for each ring the cost is that of ring on n/k. Source: NCCL's channels; UCC (bidirectional ring).
  */
-#include <math.h>
-
 #include "algos/schedule.h"
 
 static const struct option multi_ring_options[] = {
@@ -123,13 +121,6 @@ static void multi_ring_describe(const struct shape *shape, struct text *text)
     }
 }
 
-static double multi_ring_cost(const struct shape *shape, const struct cost_model *model, size_t bytes)
-{
-    const double steps = shape->workers - 1, rings = rings_of(shape), part = (double)bytes / shape->chunks;
-    const double move = part * model->seconds_per_byte, add = part * model->reduce_s_per_byte;
-    return steps * (2 * model->latency_s + move + (rings - 1) * fmax(move, add) + add + rings * move);
-}
-
 const struct algorithm algorithm_multi_ring = {
     .name = "multi-ring",
     .aliases = "",
@@ -141,5 +132,4 @@ const struct algorithm algorithm_multi_ring = {
     .emit = multi_ring_emit,
     .owner = multi_ring_owner,
     .describe = multi_ring_describe,
-    .cost = multi_ring_cost,
 };

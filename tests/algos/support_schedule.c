@@ -33,6 +33,54 @@ void expect_schedule_refused(const char *spec, int workers, const char *reason)
     cr_assert_not_null(strstr(status_message(), reason), "%s", status_message());
 }
 
+struct record {
+    struct sink sink; /* first */
+    struct op *ops;
+    size_t count, capacity;
+};
+
+static enum status record_op(struct sink *sink, const struct op *op)
+{
+    struct record *record = (struct record *)sink;
+    cr_assert_lt(record->count, record->capacity);
+    record->ops[record->count++] = *op;
+    return STATUS_OK;
+}
+
+size_t ops_of(const struct shape *shape, int rank, uint32_t round, struct op *ops, size_t capacity)
+{
+    struct record record = {.sink = {.op = record_op, .round = round}, .ops = ops, .capacity = capacity};
+    cr_assert_eq(shape->algorithm->emit(shape, rank, round, &record.sink), STATUS_OK, "%s", status_message());
+    return record.count;
+}
+
+static bool same_op(const struct op *a, const struct op *b)
+{
+    return a->kind == b->kind && a->flags == b->flags && a->lane == b->lane && a->peer == b->peer &&
+           a->src.chunk == b->src.chunk && a->src.chunks == b->src.chunks && a->dst.chunk == b->dst.chunk &&
+           a->dst.chunks == b->dst.chunks;
+}
+
+void expect_same_ops(const char *spec, const char *other, int workers)
+{
+    enum { MOST = 64 };
+    struct op ops[MOST], others[MOST];
+    struct shape *shape = schedule_of(spec, workers), *second = schedule_of(other, workers);
+    cr_assert_eq(shape->rounds, second->rounds);
+    cr_assert_eq(shape->chunks, second->chunks);
+    cr_assert_eq(shape->split, second->split);
+    for (int rank = 0; rank < workers; rank++)
+        for (uint32_t round = 0; round < shape->rounds; round++) {
+            const size_t count = ops_of(shape, rank, round, ops, MOST);
+            cr_assert_eq(count, ops_of(second, rank, round, others, MOST));
+            for (size_t i = 0; i < count; i++)
+                cr_assert(same_op(&ops[i], &others[i]), "%s and %s, worker %d of %d, round %u", spec, other, rank,
+                          workers, round);
+        }
+    shape_destroy(shape);
+    shape_destroy(second);
+}
+
 void expect_sends(const struct shape *shape, int rank, size_t count, size_t elements, size_t messages)
 {
     size_t bytes = 0, sent = 0;

@@ -78,6 +78,51 @@ Test(engine, direct_schedules_take_their_closed_forms)
     expect_closed_forms("all-pairs", true, false);
 }
 
+/* Theirs add one vector while the next arrives, too. */
+Test(engine, k_nomial_takes_its_closed_form_for_powers_of_its_radix)
+{
+    static const struct {
+        const char *spec;
+        int workers;
+    } full[] = {{"k-nomial", 4},           {"k-nomial", 16},           {"k-nomial", 64},
+                {"k-nomial:radix=3", 3},   {"k-nomial:radix=3", 9},    {"k-nomial:radix=3", 27},
+                {"k-nomial:radix=64", 17}, {"k-nomial:radix=8", 2 * 8}};
+    for (size_t m = 0; m < MACHINES; m++)
+        for (size_t i = 0; i < sizeof full / sizeof full[0]; i++) {
+            expect_closed_form(full[i].spec, full[i].workers, &machines[m], true);
+            expect_closed_form(full[i].spec, full[i].workers, &machines[m], false);
+        }
+}
+
+Test(engine, a_chain_of_one_piece_takes_its_closed_form)
+{
+    expect_closed_forms("chain:chunks=1", false, false);
+    expect_closed_forms("chain:chunks=1", true, false);
+}
+
+Test(engine, bucket_takes_its_closed_form)
+{
+    expect_closed_forms("bucket", false, false);
+    expect_closed_forms("bucket", true, false);
+    for (size_t m = 0; m < MACHINES; m++)
+        expect_closed_form("bucket:dims=2x3x5", 30, &machines[m], true);
+}
+
+/* Rounds one after the other. */
+Test(engine, pairwise_takes_its_closed_form)
+{
+    expect_closed_forms("pairwise", false, false);
+}
+
+Test(engine, neighbor_exchange_takes_its_closed_form)
+{
+    for (size_t m = 0; m < MACHINES; m++)
+        for (int p = 2; p <= 64; p += 2) {
+            expect_closed_form("neighbor-exchange", p, &machines[m], true);
+            expect_closed_form("neighbor-exchange", p, &machines[m], false);
+        }
+}
+
 /* Its form adds one vector while the next arrives. */
 Test(engine, naive_takes_its_closed_form)
 {
