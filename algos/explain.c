@@ -56,44 +56,68 @@ static enum status add_totals(const struct shape *shape, size_t count, size_t si
 
 /* ---- picture ---- */
 
-struct picture {
-    struct sink sink; /* first: the sink that emit sees */
-    struct text cell;
+/* What a reader has to be told about the marks of a picture. */
+enum mark {
+    MARK_LANE = 1,
+    MARK_JOINED = 2,
+    MARK_SCRATCH = 4,
+    MARK_LOCAL = 8, /* REDUCE, COPY */
+    MARK_ORDER = 16 /* WAIT, FENCE  */
 };
 
-static void add_range(struct text *text, const struct range *range)
+struct picture {
+    struct sink sink; /* first: the sink that emit sees */
+    const struct shape *shape;
+    struct text cell; /* the ops of one worker in one round, a blank between two */
+    unsigned marks;   /* of all cells so far */
+};
+
+static void add_range(struct picture *picture, const struct range *range)
 {
-    text_addf(text, "%s[%u+%u]", range->buffer == BUFFER_SCRATCH ? "scratch" : "", range->chunk, range->chunks);
+    const uint32_t plane = range->chunk / picture->shape->chunks;
+    if (range->buffer == BUFFER_VECTOR) {
+        text_addf(&picture->cell, "[%u+%u]", range->chunk, range->chunks);
+        return;
+    }
+    picture->marks |= MARK_SCRATCH;
+    text_add(&picture->cell, "scratch");
+    if (picture->shape->scratch > 1)
+        text_addf(&picture->cell, "%u", plane);
+    text_addf(&picture->cell, "[%u+%u]", range->chunk - plane * picture->shape->chunks, range->chunks);
 }
 
-static void add_words(struct text *text, const struct op *op)
+static void add_words(struct picture *picture, const struct op *op)
 {
+    struct text *text = &picture->cell;
     switch (op->kind) {
     case OP_SEND:
         text_addf(text, "S>%d", op->peer);
-        add_range(text, &op->src);
+        add_range(picture, &op->src);
         break;
     case OP_RECV:
     case OP_RECV_REDUCE:
         text_addf(text, op->kind == OP_RECV ? "R<%d" : "RR<%d", op->peer);
-        add_range(text, &op->dst);
+        add_range(picture, &op->dst);
         break;
     case OP_REDUCE:
     case OP_COPY:
         text_add(text, op->kind == OP_REDUCE ? "RED" : "COPY");
-        add_range(text, &op->src);
+        add_range(picture, &op->src);
         text_add(text, ">");
-        add_range(text, &op->dst);
+        add_range(picture, &op->dst);
+        picture->marks |= MARK_LOCAL;
         break;
     case OP_SCALE:
         text_add(text, "SCALE");
-        add_range(text, &op->dst);
+        add_range(picture, &op->dst);
         break;
     case OP_WAIT:
         text_addf(text, "WAIT(%u,%u)", op->wait_lane, op->wait_round);
+        picture->marks |= MARK_ORDER;
         break;
     case OP_FENCE:
         text_addf(text, "FENCE(%u+%u)", op->lane, op->lanes);
+        picture->marks |= MARK_ORDER;
         break;
     default:
         text_addf(text, "?%u", op->kind);
@@ -103,42 +127,35 @@ static void add_words(struct text *text, const struct op *op)
 
 static enum status picture_op(struct sink *sink, const struct op *op)
 {
-    struct text *text = &((struct picture *)sink)->cell;
+    struct picture *picture = (struct picture *)sink;
+    struct text *text = &picture->cell;
     if (text->length > 0)
         text_add(text, " ");
-    if (op->lane != 0)
+    if (op->lane != 0 && op->kind != OP_FENCE) {
         text_addf(text, "%u:", op->lane);
-    add_words(text, op);
+        picture->marks |= MARK_LANE;
+    }
+    add_words(picture, op);
     if (op->weight != 1) {
         text_add(text, "x");
         text_add_real(text, op->weight, 3);
     }
     if ((op->flags & OP_FINAL) != 0)
         text_add(text, "*");
-    if ((op->flags & OP_MORE) != 0)
+    if ((op->flags & OP_MORE) != 0) {
         text_add(text, "+");
+        picture->marks |= MARK_JOINED;
+    }
     return text_check(text);
 }
 
 /* The ops of one worker in one round, in picture->cell. */
-static enum status fill_cell(const struct shape *shape, int rank, uint32_t round, struct picture *picture)
+static enum status fill_cell(struct picture *picture, int rank, uint32_t round)
 {
+    const struct shape *shape = picture->shape;
     picture->sink = (struct sink){.op = picture_op, .round = round};
     text_clear(&picture->cell);
     return shape->algorithm->emit(shape, rank, round, &picture->sink);
-}
-
-static enum status column_widths(const struct shape *shape, struct picture *picture, size_t *widths)
-{
-    for (int rank = 0; rank < shape->workers; rank++) {
-        widths[rank] = 1;
-        for (uint32_t round = 0; round < shape->rounds; round++) {
-            TRY(fill_cell(shape, rank, round, picture));
-            if (picture->cell.length > widths[rank])
-                widths[rank] = picture->cell.length;
-        }
-    }
-    return STATUS_OK;
 }
 
 static void end_line(struct text *text)
@@ -148,27 +165,111 @@ static void end_line(struct text *text)
     text_add(text, "\n");
 }
 
-static enum status add_picture(const struct shape *shape, struct picture *picture, struct text *text)
+static void add_legend(const struct picture *picture, struct text *text)
 {
-    size_t widths[EXPLAIN_PICTURE_WORKERS];
-    TRY(column_widths(shape, picture, widths));
+    const unsigned marks = picture->marks;
     text_add(text,
-             "\nThe ops of each worker (columns) in each round (rows): S>1[0+4] sends chunks 0 to 3 to worker 1,\n"
-             "R<1[0+4] receives them from it, RR<1[0+4] receives and reduces; * the chunk is complete then");
-    text_add(text,
-             shape->algorithm->traits & TRAIT_MIXING ? ";\nx0.5: with this weight. This is the first step.\n" : ".\n");
+             "\nThe ops of each worker in each round: S>1[0+4] sends chunks 0 to 3 to worker 1, R<1[0+4] receives "
+             "them from\nit, RR<1[0+4] receives and reduces; * the sum is complete then.");
+    if ((picture->shape->traits & TRAIT_MIXING) != 0)
+        text_add(text, " x0.5: with this weight.\nThis is the first step.");
+    if ((marks & ~(unsigned)MARK_ORDER) != 0)
+        text_add(text, "\n");
+    if ((marks & MARK_LANE) != 0)
+        text_add(text, "1: in lane 1, else in lane 0. ");
+    if ((marks & MARK_JOINED) != 0)
+        text_add(text, "+ the next op is part of the same message. ");
+    if ((marks & MARK_LOCAL) != 0)
+        text_add(text, "RED[0+1]>[2+1] adds chunk 0 to chunk 2, COPY copies. ");
+    if ((marks & MARK_SCRATCH) != 0)
+        text_add(text, "scratch: memory beside the vector, in its chunks. ");
+    if ((marks & MARK_ORDER) != 0)
+        text_add(text,
+                 "\nWAIT(1,3): until round 3 of lane 1 is done. FENCE(0+2): what follows in 2 lanes from 0 on is after "
+                 "all before.");
+    end_line(text);
+}
+
+/* Of the columns of a table, in picture->cell; and how wide they are with what stands between them. */
+static enum status column_widths(struct picture *picture, uint32_t rounds, size_t *widths, size_t *sum)
+{
+    *sum = strlen("round");
+    for (int rank = 0; rank < picture->shape->workers; rank++) {
+        widths[rank] = 1;
+        for (uint32_t round = 0; round < rounds; round++) {
+            TRY(fill_cell(picture, rank, round));
+            if (picture->cell.length > widths[rank])
+                widths[rank] = picture->cell.length;
+        }
+        *sum += strlen(" | ") + widths[rank];
+    }
+    return STATUS_OK;
+}
+
+/* A row for each round, a column for each worker. */
+static enum status add_table(struct picture *picture, uint32_t rounds, const size_t *widths, struct text *text)
+{
+    const int workers = picture->shape->workers;
     text_add(text, "round");
-    for (int rank = 0; rank < shape->workers; rank++)
+    for (int rank = 0; rank < workers; rank++)
         text_addf(text, " | %-*d", (int)widths[rank], rank);
     end_line(text);
-    for (uint32_t round = 0; round < shape->rounds; round++) {
+    for (uint32_t round = 0; round < rounds; round++) {
         text_addf(text, "%5u", round);
-        for (int rank = 0; rank < shape->workers; rank++) {
-            TRY(fill_cell(shape, rank, round, picture));
+        for (int rank = 0; rank < workers; rank++) {
+            TRY(fill_cell(picture, rank, round));
             text_addf(text, " | %-*s", (int)widths[rank], text_string(&picture->cell));
         }
         end_line(text);
     }
+    return STATUS_OK;
+}
+
+/* The cell, cut between two ops where it is too long for a line. */
+static void add_cut(const char *cell, struct text *text)
+{
+    size_t fits = strlen(cell), left = 0;
+    if (fits > EXPLAIN_PICTURE_COLUMNS) {
+        for (fits = EXPLAIN_PICTURE_COLUMNS; fits > 0 && cell[fits] != ' '; fits--)
+            ;
+        for (const char *c = cell + fits; *c != '\0'; c++)
+            left += *c == ' ';
+    }
+    text_add_bytes(text, cell, fits);
+    if (left > 0)
+        text_addf(text, " ... and %zu more", left);
+}
+
+/* A line for each worker that has something to do in a round: where columns would be too wide. */
+static enum status add_lines(struct picture *picture, uint32_t rounds, struct text *text)
+{
+    for (uint32_t round = 0; round < rounds; round++) {
+        text_addf(text, "round %u\n", round);
+        for (int rank = 0; rank < picture->shape->workers; rank++) {
+            TRY(fill_cell(picture, rank, round));
+            if (picture->cell.length == 0)
+                continue;
+            text_addf(text, "%5d | ", rank);
+            add_cut(text_string(&picture->cell), text);
+            text_add(text, "\n");
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status add_picture(struct picture *picture, struct text *text)
+{
+    size_t widths[EXPLAIN_PICTURE_WORKERS], width;
+    const uint32_t rounds = picture->shape->rounds;
+    const uint32_t shown = rounds > EXPLAIN_PICTURE_ROUNDS ? EXPLAIN_PICTURE_ROUNDS : rounds;
+    TRY(column_widths(picture, shown, widths, &width));
+    add_legend(picture, text);
+    if (width <= EXPLAIN_PICTURE_COLUMNS)
+        TRY(add_table(picture, shown, widths, text));
+    else
+        TRY(add_lines(picture, shown, text));
+    if (shown < rounds)
+        text_addf(text, "... and %u more rounds, which are not shown\n", rounds - shown);
     return STATUS_OK;
 }
 
@@ -177,8 +278,8 @@ enum status explain_shape(const struct shape *shape, size_t count, size_t size, 
 {
     TRY(add_totals(shape, count, size, model, text));
     if (shape->workers <= EXPLAIN_PICTURE_WORKERS && shape->rounds > 0) {
-        struct picture picture = {.cell = {0}};
-        enum status status = add_picture(shape, &picture, text);
+        struct picture picture = {.shape = shape};
+        enum status status = add_picture(&picture, text);
         text_release(&picture.cell);
         TRY(status);
     }

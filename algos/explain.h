@@ -25,10 +25,14 @@ struct explain_totals {
 enum status explain_totals(const struct shape *shape, size_t count, size_t size, const struct cost_model *model,
                            struct explain_totals *totals) MUST_CHECK;
 
-/* The totals, one a line, and for at most EXPLAIN_PICTURE_WORKERS workers a table of the ops: a row for each round, a
- * column for each worker. S>1[0+4] sends leaves 0 to 3 to worker 1, R<1[0+4] receives them, RR<1[0+4] receives and
- * reduces; * marks what completes the sum, x0.5 a weight, 2: a lane other than 0. Appended to *text. */
+/* The totals, one a line, and for at most EXPLAIN_PICTURE_WORKERS workers the ops of the first EXPLAIN_PICTURE_ROUNDS
+ * rounds: a table with a row for each round and a column for each worker, or, where that is wider than
+ * EXPLAIN_PICTURE_COLUMNS, a line for each round and worker; what is cut is said. S>1[0+4] sends leaves 0 to 3 to worker
+ * 1, R<1[0+4] receives them, RR<1[0+4] receives and reduces; * marks what completes the sum, x0.5 a weight, 2: a lane
+ * other than 0, + a message that the next op continues. Appended to *text. */
 #define EXPLAIN_PICTURE_WORKERS 8
+#define EXPLAIN_PICTURE_ROUNDS 32
+#define EXPLAIN_PICTURE_COLUMNS 160
 enum status explain_shape(const struct shape *shape, size_t count, size_t size, const struct cost_model *model,
                           struct text *text) MUST_CHECK;
 

@@ -112,10 +112,12 @@ static enum status unknown_name(const char *name, bool outermost)
 
 /* ---- the table of options ---- */
 
+static const struct option no_options[] = {{.key = NULL}};
+
 static size_t table_length(const struct option *table)
 {
     size_t length = 0;
-    while (table != NULL && table[length].key != NULL)
+    while (table[length].key != NULL)
         length++;
     return length;
 }
@@ -136,10 +138,13 @@ static enum status make_table(const struct option *own, const struct option *com
 /* Of a spec whose kind is known: its table, and no option given yet. */
 static enum status begin_options(struct spec *spec)
 {
+    const struct option *own = NULL;
     if (spec->kind == SPEC_SCHEDULE)
-        TRY(make_table(spec->algorithm->options, spec_common, &spec->table));
-    else
-        TRY(make_table(spec->kind == SPEC_STRATEGY ? spec->strategy->options : NULL, NULL, &spec->table));
+        own = spec->algorithm->options;
+    else if (spec->kind == SPEC_STRATEGY)
+        own = spec->strategy->options;
+    TRY(make_table(own != NULL ? own : no_options, spec->kind == SPEC_SCHEDULE ? spec_common : no_options,
+                   &spec->table));
     return option_values_init(&spec->options, spec->table);
 }
 

@@ -440,18 +440,17 @@ static size_t buffers_of(const struct bench_settings *settings)
 enum status bench_memory(const struct bench_settings *settings, int workers, size_t scratch)
 {
     const uint64_t available = host_memory_available();
+    const size_t each = buffers_of(settings) + scratch;
     size_t vectors, needed;
-    if (!checked_multiply(buffers_of(settings) + scratch, (size_t)workers, &vectors) ||
-        !checked_multiply(vectors, settings->end, &needed))
+    if (!checked_multiply(each, (size_t)workers, &vectors) || !checked_multiply(vectors, settings->end, &needed))
         needed = SIZE_MAX;
     if (available == 0 || needed <= available)
         return STATUS_OK;
     return fail(STATUS_REFUSED,
                 "bench: vectors of %zu bytes need %zu bytes for %d worker%s on this host (%zu vector%s each), and %llu "
                 "are available: give a smaller --end%s",
-                settings->end, needed, workers, workers > 1 ? "s" : "", vectors / (size_t)workers,
-                vectors / (size_t)workers > 1 ? "s" : "", (unsigned long long)available,
-                settings->out_of_place ? ", or --in-place=only" : "");
+                settings->end, needed, workers, workers > 1 ? "s" : "", each, each > 1 ? "s" : "",
+                (unsigned long long)available, settings->out_of_place ? ", or --in-place=only" : "");
 }
 
 /* How many workers of the job share this host's memory. */

@@ -20,6 +20,10 @@ static const struct option options_table[] = {
      .repeats = true,
      .type = OPTION_SPEC,
      .help = "instead print the canonical spelling of each of these specs, one a line"},
+    {.key = "identity",
+     .repeats = true,
+     .type = OPTION_SPEC,
+     .help = "the same, with # and a hash of their contents after specs that name files"},
     {.key = NULL},
 };
 
@@ -245,19 +249,26 @@ static enum status list_text(void)
     return fflush(stdout) == 0 ? STATUS_OK : fail(STATUS_IO, "standard output: the list could not be written");
 }
 
-static enum status list_canonical(const char *specs_text)
+static enum status say_specs(const struct spec *specs, size_t count, void (*spell)(const struct spec *, struct text *))
 {
-    struct spec *specs = NULL;
-    size_t count = 0;
-    TRY(spec_list_parse(specs_text, &specs, &count));
     for (size_t i = 0; i < count; i++) {
         struct text text = {0};
-        spec_canonical(&specs[i], &text);
+        spell(&specs[i], &text);
         puts(text_string(&text));
         text_release(&text);
     }
+    return fflush(stdout) == 0 ? STATUS_OK : fail(STATUS_IO, "standard output: the specs could not be written");
+}
+
+/* Spelling needs no files, identity does. */
+static enum status list_specs(const char *text, bool identity)
+{
+    struct spec *specs = NULL;
+    size_t count = 0;
+    TRY(identity ? program_specs(text, &specs, &count) : spec_list_parse(text, &specs, &count));
+    enum status status = say_specs(specs, count, identity ? spec_identity : spec_canonical);
     spec_list_release(specs, count);
-    return fflush(stdout) == 0 ? STATUS_OK : fail(STATUS_IO, "standard output: the list could not be written");
+    return status;
 }
 
 int cmd_list(int argc, char **argv)
@@ -268,7 +279,9 @@ int cmd_list(int argc, char **argv)
     if (!program_options(head, options_table, argc, argv, &options, &exit_code))
         return exit_code;
     if (option_given(&options, "canonical"))
-        status = list_canonical(option_text(&options, "canonical"));
+        status = list_specs(option_text(&options, "canonical"), false);
+    else if (option_given(&options, "identity"))
+        status = list_specs(option_text(&options, "identity"), true);
     else
         status = option_flag(&options, "json") ? list_json() : list_text();
     option_values_release(&options);

@@ -339,6 +339,7 @@ static enum status make_inter(struct hierarchy *h, const struct spec *inter, con
         return status;
     struct shape_request inner = *request;
     inner.layout = &layout;
+    assert(h->kinds[0].shape->chunks >= 1);
     inner.count = request->count / h->kinds[0].shape->chunks; /* of a piece, where nodes are equal */
     status = spec_shape_for(inter, &inner, &h->inter);
     layout_release(&layout);

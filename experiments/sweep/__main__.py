@@ -246,6 +246,7 @@ def sweep(options, argv):
     counts = counts_of(options)
     threads = options["threads"] or max(1, cores() // max(counts.get("measured") or [1]))
     settings = Settings(options, threads, commit_of(), kinds)
+    settings.identity = cells.identities(specs)
     work, code = Sweep(settings, Rows(settings.folder)), 0
     planned = plan(options, counts, specs)
     write_provenance(settings, argv)

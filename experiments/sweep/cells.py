@@ -60,6 +60,7 @@ class Settings:
 
     def __init__(self, options, threads, commit, kinds):
         self.options, self.threads, self.commit, self.kinds = options, threads, commit, kinds
+        self.identity = {}  # of canonical specs that name files: with a hash of their contents
         self.host = socket.gethostname()
         self.prints = {key: fingerprint(options[key]) for key in ("platform", "profile")}
         self.folder = os.path.join(ROOT, "results", options["name"])
@@ -70,7 +71,7 @@ class Settings:
 
     def key(self, cell):
         """The canonical spec and every setting that changes the result."""
-        options, parts = self.options, [cell.spec, cell.mode, f"workers={cell.workers}"]
+        options, parts = self.options, [self.identity.get(cell.spec, cell.spec), cell.mode, f"workers={cell.workers}"]
         network = [f"bucket={options['bucket']}", f"segment={options['segment']}", f"window={options['window']}"]
         run = [f"{name}={options[name]}" for name in ("steps", "warmup-steps", "repeats", "seed", "transport")]
         if cell.mode == "measured":
@@ -332,13 +333,23 @@ def list_catalogue():
     return {entry["name"]: entry["kind"] for entry in json.loads(output)["algorithms"]}
 
 
-def canonical(text):
-    """The canonical spellings of a list of specs. Ends the program where chorale can't read it."""
-    code, output, error = subprocess_text(["list", f"--canonical={text}"])
+def spellings(text, how):
+    """What chorale list --HOW makes of a list of specs. Ends the program where chorale can't read it."""
+    code, output, error = subprocess_text(["list", f"--{how}={text}"])
     if code != 0:
-        print(error or f"sweep: chorale list --canonical={text}: exit code {code}", file=sys.stderr)
+        print(error or f"sweep: chorale list --{how}={text}: exit code {code}", file=sys.stderr)
         sys.exit(code)
-    return list(dict.fromkeys(output.split("\n")[:-1]))
+    return output.split("\n")[:-1]
+
+
+def canonical(text):
+    """The canonical spellings of a list of specs, each once."""
+    return list(dict.fromkeys(spellings(text, "canonical")))
+
+
+def identities(specs):
+    """{canonical spelling: the same with a hash of the contents of the files that it names}."""
+    return dict(zip(specs, spellings(" ".join(specs), "identity"), strict=True))
 
 
 def subprocess_text(words):

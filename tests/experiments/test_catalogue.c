@@ -1,6 +1,7 @@
 /* test_catalogue.c - what `list` promises holds: every entry can be proved, simulated and explained by its name, and
  * the JSON of these commands has its keys.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "support_program.h"
@@ -228,6 +229,38 @@ Test(catalogue, externals_are_refused_with_the_reason_and_not_in_all)
         cr_expect(contains(outcome.err, "external"), "%s: %s", commands[i], outcome.err);
         outcome_release(&outcome);
     }
+}
+
+/* Files are read by every command, and hashed into the identity. */
+Test(catalogue, files_that_specs_name)
+{
+    static const char *const commands[] = {
+        "explain --allreduce=auto:costs=costs.csv -n 4", "verify --allreduce=auto:costs=costs.csv -n 4",
+        "sim allreduce --allreduce=auto:costs=costs.csv --platform=" PLATFORM,
+        "sim train --allreduce=db:inner=[auto:costs=costs.csv] --platform=" PLATFORM " --profile=" PROFILE,
+        "list --identity=auto:costs=costs.csv"};
+    struct outcome outcome;
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        program_run(commands[i], &outcome);
+        cr_expect_eq(outcome.exit_code, 1, "%s", commands[i]);
+        cr_expect(contains(outcome.err, "costs: open costs.csv: No such file"), "%s: %s", commands[i], outcome.err);
+        outcome_release(&outcome);
+    }
+    FILE *file = fopen("costs.csv", "w");
+    cr_assert_not_null(file);
+    cr_expect_gt(fputs("allreduce,workers,bytes,time_us\nnaive,4,8,1\n", file), 0);
+    cr_expect_eq(fclose(file), 0);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        program_run(commands[i], &outcome);
+        cr_expect_eq(outcome.exit_code, 0, "%s: %s", commands[i], outcome.err);
+        outcome_release(&outcome);
+    }
+    program_run("list --identity='auto:costs=costs.csv ring'", &outcome);
+    cr_expect(contains(outcome.out, "auto:costs=costs.csv#") && contains(outcome.out, "\nring\n"), "%s", outcome.out);
+    outcome_release(&outcome);
+    json_t *row = program_json("sim allreduce --allreduce=auto:costs=costs.csv -n 4 --json --platform=" PLATFORM);
+    cr_expect_str_eq(string_of(row, "decided"), "naive, as measured on 4 workers");
+    json_decref(row);
 }
 
 /* ---- verify ---- */

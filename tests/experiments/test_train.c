@@ -106,6 +106,37 @@ static void expect_hashes(const json_t *summary, size_t workers, bool equal)
         cr_expect_eq(strcmp(hash_of(summary, 0), hash_of(summary, rank)) == 0, equal, "rank %zu", rank);
 }
 
+/* ---- what specs promise ---- */
+
+Test(train, deterministic_means_that_buckets_change_no_bit)
+{
+    json_t *whole = summary_of("--allreduce=rhd:deterministic=1 -n 3 --steps=3 --eval=never" SMALL);
+    json_t *cut = summary_of("--allreduce=rhd:deterministic=1 -n 3 --steps=3 --eval=never --bucket=tensor" SMALL);
+    expect_hashes(whole, 3, true);
+    cr_expect_str_eq(hash_of(whole, 0), hash_of(cut, 0));
+    json_decref(whole);
+    json_decref(cut);
+}
+
+Test(train, auto_says_what_it_takes_for_its_buckets)
+{
+    static struct outcome outcome;
+    json_t *summary = summary_of("--allreduce=auto:latency=1000 -n 3 --steps=2 --eval=never --bucket=tensor" SMALL);
+    const char *decided = json_string_value(json_object_get(summary, "decided"));
+    cr_assert_not_null(decided);
+    cr_expect_not_null(strstr(decided, ", by the closed forms: "), "%s", decided);
+    cr_expect_not_null(strstr(decided, " buckets of "), "%s", decided);
+    cr_expect(json_is_null(json_object_get(summary, "files_hash")));
+    expect_hashes(summary, 3, true);
+    json_decref(summary);
+    run("--allreduce=auto -n 2 --steps=1 --eval=never" SMALL, &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect_not_null(strstr(outcome.out, "\ndecided: "), "%s", outcome.out);
+    summary = summary_of("--allreduce=ring -n 2 --steps=1 --eval=never" SMALL);
+    cr_expect(json_is_null(json_object_get(summary, "decided")));
+    json_decref(summary);
+}
+
 /* ---- what it writes ---- */
 
 Test(train, writes_a_summary_with_every_key)
