@@ -9,7 +9,7 @@
 #include "base/memory.h"
 
 #define MOST_ATTRIBUTES 16
-#define MOST_BLOCKS 4096   /* of a gpu  */
+#define MOST_BLOCKS 1024   /* of a gpu  */
 #define MOST_STEPS 1048576 /* of a file */
 
 /* Bytes of the text, not terminated. */
@@ -328,9 +328,9 @@ static enum status read_type(const struct reader *reader, uint8_t *type)
     const struct slice *text = find(&reader->tag, "type");
     if (text == NULL)
         return complain(reader, reader->tag.line, "<step> has no type");
-    for (uint8_t t = 0; t < MSCCL_TYPES; t++)
+    for (unsigned t = 0; t < MSCCL_TYPES; t++)
         if (equals(text, forms[t].name)) {
-            *type = t;
+            *type = (uint8_t)t;
             return STATUS_OK;
         }
     return complain(reader, reader->tag.line, "type=\"%.*s\": it takes s r rcs rrs rrc rrcs cpy re nop", shown(text),

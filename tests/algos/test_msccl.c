@@ -1,9 +1,11 @@
-/* test_msccl.c - MSCCL's XML: what is read, and every way in which a file can be wrong, by line. */
+/* test_msccl.c - MSCCL's XML: what is read, what becomes of it, and every way in which a file can be wrong, by line. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "algos/msccl.h"
+#include "algos/spec.h"
+#include "algos/verify.h"
 #include "base/file.h"
 #include "tests/base/expect.h"
 
@@ -197,4 +199,241 @@ Test(msccl, a_file_larger_than_the_limit_is_refused_unread)
     struct msccl msccl;
     EXPECT_FAIL(STATUS_FORMAT, "f.xml has 67108865 bytes: at most 67108864 are taken",
                 msccl_parse("", MSCCL_MOST_BYTES + 1, "f.xml", &msccl));
+}
+
+/* ---- the schedule ---- */
+
+struct content {
+    const char *text;
+    size_t length;
+};
+
+static enum status give(void *context, const char *path, char **text, size_t *length)
+{
+    const struct content *content = context;
+    (void)path;
+    void *memory = malloc(content->length + 1);
+    cr_assert_not_null(memory);
+    memcpy(memory, content->text, content->length);
+    *text = memory;
+    *length = content->length;
+    return STATUS_OK;
+}
+
+static enum status make_shape(const char *text, size_t length, int workers, struct shape **shape)
+{
+    struct spec spec;
+    struct layout layout;
+    struct content content = {.text = text, .length = length};
+    *shape = NULL;
+    EXPECT_OK(spec_parse("msccl:file=f.xml", &spec));
+    EXPECT_OK(spec_read_files(&spec, give, &content));
+    EXPECT_OK(layout_flat(workers, &layout));
+    const enum status status = spec_shape(&spec, &layout, 0, 0, shape);
+    layout_release(&layout);
+    spec_release(&spec);
+    return status;
+}
+
+static struct shape *expect_proved(const char *name, int workers)
+{
+    struct shape *shape = NULL;
+    size_t length = 0;
+    struct verify_result result;
+    char *text = edited(name, 1, "<", "<", &length);
+    for (int again = 0; again < 2; again++) { /* proved in the process already, it must be as good */
+        shape_destroy(shape);
+        cr_assert_eq(make_shape(text, length, workers, &shape), STATUS_OK, "%s: %s", name, status_message());
+        EXPECT_OK(verify_shape(shape, &result));
+        cr_assert(result.ok, "%s: %s", name, result.reason);
+        cr_expect_eq((shape->traits & TRAIT_EQUAL_BITS) != 0, result.equal_bits);
+        cr_expect_eq((shape->traits & TRAIT_SAME_ORDER) != 0, result.count_independent);
+    }
+    free(text);
+    return shape;
+}
+
+Test(msccl, every_type_in_place_and_not_makes_a_schedule_that_is_proved)
+{
+    struct shape *shape = expect_proved("exchange2.xml", 2);
+    size_t bytes = 0, messages = 0;
+    cr_expect_eq(shape->rounds, 2);
+    cr_expect_eq(shape->scratch, 0);
+    EXPECT_OK(shape_traffic(shape, 0, 100, 4, &bytes, &messages));
+    cr_expect_eq(bytes, 400);
+    cr_expect_eq(messages, 2);
+    shape_destroy(shape);
+
+    shape = expect_proved("ring3.xml", 3); /* rrs rrcs rcs; i apart from o, but never needed after o is written */
+    cr_expect_eq(shape->rounds, 4);
+    cr_expect_eq(shape->scratch, 1);
+    cr_expect_not(shape->traits & TRAIT_SAME_ORDER);
+    shape_destroy(shape);
+
+    shape = expect_proved("pairs3.xml", 3); /* re nop, dependencies between channels */
+    cr_expect_eq(shape->rounds, 3);
+    cr_expect_eq(shape->lanes, 2);
+    cr_expect_eq(shape->scratch, 2);
+    cr_expect(shape->traits & TRAIT_EQUAL_BITS);
+    shape_destroy(shape);
+
+    shape = expect_proved("oneshot3.xml", 3); /* cpy; i must be saved */
+    cr_expect_eq(shape->rounds, 2);
+    cr_expect_eq(shape->scratch, 3);
+    cr_expect_not(shape->traits & TRAIT_EQUAL_BITS, "everyone adds to its own");
+    shape_destroy(shape);
+
+    shape = expect_proved("tree3.xml", 3); /* two tbs of a gpu on one channel, gpus from the last to the first */
+    cr_expect_eq(shape->rounds, 4);
+    shape_destroy(shape);
+}
+
+Test(msccl, says_what_it_is)
+{
+    struct text text = {0};
+    struct shape *shape = expect_proved("pairs3.xml", 3);
+    shape->algorithm->describe(shape, &text);
+    cr_expect_str_eq(text_string(&text), "pairs, 6 chunks, 2 channels");
+    text_release(&text);
+    shape_destroy(shape);
+}
+
+Test(msccl, is_refused_for_another_number_of_workers)
+{
+    struct shape *shape = NULL;
+    size_t length = 0;
+    char *text = edited("pairs3.xml", 1, "<", "<", &length);
+    EXPECT_FAIL(STATUS_REFUSED, "f.xml is for 3 workers, not for 4", make_shape(text, length, 4, &shape));
+    free(text);
+}
+
+/* ---- steps that are no allreduce ---- */
+
+static void expect_wrong(const char *name, int workers, int line, const char *old, const char *new, const char *message)
+{
+    struct shape *shape = NULL;
+    size_t length = 0;
+    char *text = edited(name, line, old, new, &length);
+    EXPECT_FAIL(STATUS_FORMAT, message, make_shape(text, length, workers, &shape));
+    free(text);
+}
+
+Test(msccl, messages_without_their_counterpart_are_named)
+{
+    expect_wrong("exchange2.xml", 2, 8, "\"r\"  ", "\"nop\"", "f.xml:15: it sends to gpu 0 on channel 0, which has no");
+    expect_wrong("exchange2.xml", 2, 15, "\"s\"  ", "\"nop\"",
+                 "f.xml:8: it receives from gpu 1 on channel 0, which has");
+    expect_wrong("pairs3.xml", 3, 11, "cnt=\"2\"", "cnt=\"1\"", "f.xml:11: it sends 1 chunks to gpu 1, which takes 2");
+}
+
+Test(msccl, contributions_that_are_doubled_missing_or_of_another_chunk_are_named)
+{
+    expect_wrong("exchange2.xml", 2, 8, "\"r\"  ", "\"rrc\"",
+                 "f.xml:8: it adds the contribution of gpu 0 to chunk 1 twice");
+    expect_wrong("exchange2.xml", 2, 6, "\"rrc\"", "\"r\"  ",
+                 "f.xml:3: gpu 0 ends with chunk 0 without the contribution of gpu 0");
+    expect_wrong("exchange2.xml", 2, 8, "dstoff=\"1\"", "dstoff=\"0\"",
+                 "f.xml:3: gpu 0 ends with chunk 1 in the place of chunk 0");
+    expect_wrong("exchange2.xml", 2, 13, "srcoff=\"0\"", "srcoff=\"1\"",
+                 "f.xml:6: it adds a part of chunk 1 to one of chunk 0");
+    expect_wrong("pairs3.xml", 3, 8, "srcoff=\"2\"", "srcoff=\"0\"",
+                 "f.xml:8: it adds the contribution of gpu 1 to chunk 0 twice");
+    expect_wrong("ring3.xml", 3, 8, "type=\"rcs\" dstbuf=\"o\"", "type=\"rcs\" dstbuf=\"i\"",
+                 "f.xml:3: gpu 0 never writes chunk 2 of its output");
+    expect_wrong("oneshot3.xml", 3, 5, "srcbuf=\"i\"", "srcbuf=\"s\"",
+                 "f.xml:5: it reads a chunk that no step is sure to have written");
+}
+
+/* What MSCCL leaves to luck. */
+Test(msccl, races_are_named_by_both_lines)
+{
+    expect_wrong("pairs3.xml", 3, 6, "depid=\"1\" deps=\"1\"", "", "f.xml:7: race: it and line 12 touch");
+    expect_wrong("pairs3.xml", 3, 7, "depid=\"2\" deps=\"1\"", "",
+                 "f.xml:8: it reads a chunk that no step is sure to have written");
+    expect_wrong("pairs3.xml", 3, 19, "depid=\"0\" deps=\"2\"", "", "race: it and line");
+    expect_wrong("tree3.xml", 3, 8, "depid=\"0\" deps=\"0\"", "", "f.xml:8: race: it and line 5 touch the same chunk");
+    expect_wrong("oneshot3.xml", 3, 6, "depid=\"1\" deps=\"1\"", "", "f.xml:6: it reads a chunk that no step is sure");
+}
+
+Test(msccl, steps_that_wait_in_a_circle_are_named)
+{
+    /* gpu 0 receives before it sends, as gpu 1 does */
+    struct shape *shape = NULL;
+    static const char head[] = "<algo coll='allreduce' ngpus='2' nchannels='2' nchunksperloop='1' inplace='1'>\n";
+    char text[2000];
+    (void)snprintf(text, sizeof text,
+                   "%s<gpu id='0' i_chunks='1'><tb id='0' send='1' recv='1' chan='0'>\n"
+                   "<step s='0' type='rrc' srcbuf='i' srcoff='0' dstbuf='i' dstoff='0' cnt='1'/>\n"
+                   "<step s='1' type='s' srcbuf='i' srcoff='0' cnt='1'/></tb></gpu>"
+                   "<gpu id='1' i_chunks='1'><tb id='0' send='0' recv='0' chan='0'>\n"
+                   "<step s='0' type='rrc' srcbuf='i' srcoff='0' dstbuf='i' dstoff='0' cnt='1'/>\n"
+                   "<step s='1' type='s' srcbuf='i' srcoff='0' cnt='1'/></tb></gpu></algo>",
+                   head);
+    EXPECT_FAIL(STATUS_FORMAT, "f.xml:3: deadlock: it waits, in a circle, for line 5",
+                make_shape(text, strlen(text), 2, &shape));
+    /* two tbs of a gpu wait for each other */
+    (void)snprintf(text, sizeof text,
+                   "%s<gpu id='0'><tb id='0' send='-1' recv='-1' chan='0'>\n"
+                   "<step s='0' type='nop' depid='1' deps='0' hasdep='1'/></tb>"
+                   "<tb id='1' send='-1' recv='-1' chan='0'>\n"
+                   "<step s='0' type='nop' depid='0' deps='0' hasdep='1'/></tb></gpu><gpu id='1'/></algo>",
+                   head);
+    EXPECT_FAIL(STATUS_FORMAT, "f.xml:3: deadlock: it waits, in a circle, for line 4",
+                make_shape(text, strlen(text), 2, &shape));
+}
+
+/* Both send their chunk on one channel, and take the other's on another one once their own has gone. The channels run in
+ * opposite directions, so that neither can be received first: without buffers both would hang, were it not for rounds
+ * that the exchange shares. */
+Test(msccl, an_exchange_over_two_channels_shares_a_round)
+{
+    struct shape *shape = NULL;
+    struct verify_result result;
+    char text[2000];
+    size_t length = (size_t)snprintf(
+        text, sizeof text, "<algo coll='allreduce' ngpus='2' nchannels='2' nchunksperloop='1' inplace='1'>\n");
+    for (int g = 0; g < 2; g++)
+        length += (size_t)snprintf(text + length, sizeof text - length,
+                                   "<gpu id='%d' i_chunks='1'><tb id='0' send='%d' recv='-1' chan='%d'>\n"
+                                   "<step s='0' type='s' srcbuf='i' srcoff='0' cnt='1' hasdep='1'/></tb>"
+                                   "<tb id='1' send='-1' recv='%d' chan='%d'>\n"
+                                   "<step s='0' type='rrc' srcbuf='i' srcoff='0' dstbuf='i' dstoff='0' cnt='1' "
+                                   "depid='0' deps='0'/></tb></gpu>",
+                                   g, 1 - g, g, 1 - g, 1 - g);
+    length += (size_t)snprintf(text + length, sizeof text - length, "</algo>");
+    cr_assert_eq(make_shape(text, length, 2, &shape), STATUS_OK, "%s", status_message());
+    cr_expect_eq(shape->rounds, 1);
+    EXPECT_OK(verify_shape(shape, &result));
+    cr_expect(result.ok, "%s", result.reason);
+    shape_destroy(shape);
+}
+
+/* Gpu 0 sends line 4 before line 6, gpu 1 wants line 6 before line 4: it passes line 6 on before line 4 may land in the
+ * same chunk. */
+Test(msccl, what_needs_buffers_in_the_network_is_refused)
+{
+    struct shape *shape = NULL;
+    static const char text[] =
+        "<algo coll='allreduce' ngpus='2' nchannels='3' nchunksperloop='1' inplace='1'>\n"
+        "<gpu id='0' i_chunks='1' s_chunks='2'><tb id='0' send='1' recv='1' chan='0'>\n"
+        "<step s='0' type='cpy' srcbuf='i' srcoff='0' dstbuf='s' dstoff='0' cnt='1'/>\n"
+        "<step s='1' type='s' srcbuf='s' srcoff='0' cnt='1'/>\n"
+        "<step s='2' type='cpy' srcbuf='i' srcoff='0' dstbuf='s' dstoff='0' cnt='1' hasdep='1'/></tb>"
+        "<tb id='1' send='1' recv='-1' chan='1'>\n"
+        "<step s='0' type='s' srcbuf='s' srcoff='0' cnt='1' depid='0' deps='2' hasdep='1'/></tb>"
+        "<tb id='2' send='-1' recv='1' chan='1'>\n"
+        "<step s='0' type='r' dstbuf='s' dstoff='1' cnt='1'/></tb>"
+        "<tb id='3' send='-1' recv='1' chan='2'>\n"
+        "<step s='0' type='r' dstbuf='i' dstoff='0' cnt='1' depid='1' deps='0'/></tb></gpu>\n"
+        "<gpu id='1' i_chunks='1' s_chunks='1'><tb id='0' send='-1' recv='0' chan='0'>\n"
+        "<step s='0' type='r' dstbuf='s' dstoff='0' cnt='1' depid='2' deps='0' hasdep='1'/></tb>"
+        "<tb id='1' send='-1' recv='0' chan='1'>\n"
+        "<step s='0' type='r' dstbuf='s' dstoff='0' cnt='1' hasdep='1'/></tb>"
+        "<tb id='2' send='0' recv='-1' chan='1'>\n"
+        "<step s='0' type='s' srcbuf='s' srcoff='0' cnt='1' depid='1' deps='0' hasdep='1'/></tb>"
+        "<tb id='3' send='0' recv='-1' chan='2'>\n"
+        "<step s='0' type='re' srcbuf='s' srcoff='0' dstbuf='i' dstoff='0' cnt='1' depid='0' deps='0'/>"
+        "<step s='1' type='s' srcbuf='i' srcoff='0' cnt='1'/></tb></gpu></algo>";
+    EXPECT_FAIL(STATUS_FORMAT, "deadlock: this message is in a circle of messages",
+                make_shape(text, sizeof text - 1, 2, &shape));
 }
