@@ -13,7 +13,7 @@
 #include "base/memory.h"
 
 #define PROVED 16
-#define FOUND_TRAITS ((uint64_t)(TRAIT_EQUAL_BITS | TRAIT_SAME_ORDER))
+#define FOUND_TRAITS ((uint64_t)(TRAIT_EQUAL_BITS | TRAIT_SAME_ORDER | TRAIT_WHOLE_INPUTS))
 
 struct state {
     struct msccl_plan plan;
@@ -61,7 +61,8 @@ static enum status prove(struct shape *shape, const struct attachment *file)
     TRY(verify_shape(shape, &result));
     if (!result.ok)
         return fail(STATUS_FORMAT, "%s: the schedule is wrong: %s", file->path, result.reason);
-    shape->traits |= (result.equal_bits ? TRAIT_EQUAL_BITS : 0) | (result.count_independent ? TRAIT_SAME_ORDER : 0);
+    shape->traits |= (result.equal_bits ? TRAIT_EQUAL_BITS : 0) | (result.same_order ? TRAIT_SAME_ORDER : 0) |
+                     (result.whole_inputs ? TRAIT_WHOLE_INPUTS : 0);
     atomic_store(slot, key | (shape->traits & FOUND_TRAITS));
     return STATUS_OK;
 }

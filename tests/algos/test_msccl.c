@@ -247,7 +247,8 @@ static struct shape *expect_proved(const char *name, int workers)
         EXPECT_OK(verify_shape(shape, &result));
         cr_assert(result.ok, "%s: %s", name, result.reason);
         cr_expect_eq((shape->traits & TRAIT_EQUAL_BITS) != 0, result.equal_bits);
-        cr_expect_eq((shape->traits & TRAIT_SAME_ORDER) != 0, result.count_independent);
+        cr_expect_eq((shape->traits & TRAIT_SAME_ORDER) != 0, result.same_order);
+        cr_expect_eq((shape->traits & TRAIT_WHOLE_INPUTS) != 0, result.whole_inputs);
     }
     free(text);
     return shape;
