@@ -20,6 +20,7 @@ static const struct command commands[] = {
     {"sim", cmd_sim, "predict collectives and training runs on a simulated platform"},
     {"verify", cmd_verify, "prove schedules from their ops"},
     {"explain", cmd_explain, "what an algorithm does: rounds, messages, bytes, a picture"},
+    {"export", cmd_export, "write a schedule for other programs: MSCCL, GOAL, SimGrid, Chakra"},
     {"run", cmd_run, "start any command as several local workers"},
     {"calibrate", cmd_calibrate, "fit a platform file to measured times"},
 };
