@@ -128,8 +128,6 @@ Test(verify, proves_hierarchies_in_hierarchies)
     layout_release(&layout);
 }
 
-/* ---- what is equal ---- */
-
 static struct verify_result flat_result(const char *text, int workers)
 {
     struct layout layout;
@@ -141,6 +139,23 @@ static struct verify_result flat_result(const char *text, int workers)
     layout_release(&layout);
     return result;
 }
+
+/* Lanes of one phase touch what other lanes of the next do: FENCEs between the phases order them. */
+Test(verify, proves_compositions_of_several_lanes)
+{
+    static const char *const specs[] = {
+        "hierarchical:group=4,intra=multi-ring,inter=[dbt:chunks=3]",
+        "hierarchical:group=4,intra=[dbt:chunks=1],inter=[multi-ring:rings=3]",
+        "hierarchical:group=6,intra=[hierarchical:group=2,intra=multi-ring,inter=all-pairs],inter=dbt",
+        "hierarchical:group=2,inter=[hierarchical:group=3,intra=[dbt:chunks=1],inter=one-shot]",
+    };
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        const struct verify_result result = flat_result(specs[i], 12);
+        cr_expect(result.ok, "%s: %s", specs[i], result.reason);
+    }
+}
+
+/* ---- what is equal ---- */
 
 Test(verify, tells_whether_the_result_depends_on_the_count)
 {

@@ -311,7 +311,7 @@ ParameterizedTest(struct exact_case *c, executor, exact)
 }
 
 struct node_case {
-    char spec[48], layout[24];
+    char spec[80], layout[24];
 };
 
 ParameterizedTestParameters(executor, hierarchical_nodes)
@@ -319,8 +319,17 @@ ParameterizedTestParameters(executor, hierarchical_nodes)
     static const char *const specs[] = {"hierarchical", "hierarchical:inter=rhd", "hierarchical:intra=rhd,inter=rd",
                                         "hierarchical:intra=binomial"};
     static const char *const layouts[] = {"4+2", "3+3+3+2", "2x4"};
+    /* Several lanes within, between, and in both, fenced off from each other; scratch within a piece of the whole. */
+    static const struct node_case fenced[] = {
+        {"hierarchical:intra=multi-ring", "4+2"},
+        {"hierarchical:inter=double-binary-tree", "2x4"},
+        {"hierarchical:intra=multi-ring,inter=[dbt:chunks=3]", "3+3+3+2"},
+        {"hierarchical:intra=[dbt:chunks=1],inter=all-pairs", "3+3+3+2"},
+        {"hierarchical:group=4,intra=[hierarchical:group=2,intra=multi-ring]", "2x4"},
+    };
+    const size_t fenced_count = sizeof fenced / sizeof *fenced;
     size_t n = 0;
-    struct node_case *cases = cr_malloc(16 * sizeof *cases);
+    struct node_case *cases = cr_malloc((13 + fenced_count) * sizeof *cases);
     for (size_t s = 0; s < 4; s++)
         for (size_t l = 0; l < 3; l++) {
             snprintf(cases[n].spec, sizeof cases[n].spec, "%s", specs[s]);
@@ -328,6 +337,8 @@ ParameterizedTestParameters(executor, hierarchical_nodes)
         }
     snprintf(cases[n].spec, sizeof cases[n].spec, "hierarchical:intra=binomial");
     snprintf(cases[n++].layout, sizeof cases[n].layout, "5+6+7+8");
+    for (size_t f = 0; f < fenced_count; f++)
+        cases[n++] = fenced[f];
     return cr_make_param_array(struct node_case, cases, n);
 }
 
