@@ -31,6 +31,7 @@ struct channel {
     int src, dst;
     uint16_t lane;
     uint32_t open[2];           /* still being joined; NONE: none                   */
+    size_t left[2];             /* ops of the latest message that have not been started */
     uint32_t first[2], last[2]; /* complete but for the other end, in order          */
     uint32_t sequence[2];       /* of the next message                               */
     struct arrival *arrival;
@@ -54,7 +55,7 @@ struct maker {
     const struct shape *shape;
     struct trace *trace;
     bool joined;
-    size_t events, cells;
+    size_t count, events, cells;
     struct worker *worker;
     struct channel *channel; /* open addressing; channels is a power of two */
     size_t channels, channels_used;
@@ -137,13 +138,18 @@ static enum status message_append(struct message *message, const struct action *
 
 /* ---- events ---- */
 
+static enum status too_many(const struct maker *m)
+{
+    return fail(STATUS_REFUSED,
+                "%s on %d workers has more than %zu events: take fewer workers, or an algorithm of fewer rounds",
+                m->shape->algorithm->name, m->shape->workers, TRACE_MOST_EVENTS);
+}
+
 static enum status add_event(struct maker *m, int rank, const struct trace_event *event)
 {
     struct trace_worker *worker = &m->trace->worker[rank];
     if (++m->events > TRACE_MOST_EVENTS)
-        return fail(STATUS_REFUSED,
-                    "%s on %d workers has more than %zu events: take fewer workers, or an algorithm of fewer rounds",
-                    m->shape->algorithm->name, m->shape->workers, TRACE_MOST_EVENTS);
+        return too_many(m);
     void *memory = worker->event;
     TRY(memory_grow(&memory, &worker->event_capacity, worker->events + 1, sizeof(struct trace_event)));
     worker->event = memory;
@@ -277,17 +283,58 @@ static enum status close_message(struct maker *m, struct channel *channel, int e
     return STATUS_OK;
 }
 
+/* Counts the ops with elements from `wanted` on to the end of its message. */
+struct counter {
+    struct sink sink; /* first */
+    const struct op *wanted;
+    size_t count; /* elements of the vector */
+    uint32_t chunks;
+    bool goes_on;
+    size_t ops;
+};
+
+static enum status count_op(struct sink *sink, const struct op *op)
+{
+    struct counter *counter = (struct counter *)sink;
+    const struct op *wanted = counter->wanted;
+    const struct range *range = op->kind == OP_SEND ? &op->src : &op->dst;
+    const struct range *first = wanted->kind == OP_SEND ? &wanted->src : &wanted->dst;
+    const bool begins = counter->ops == 0 && op->kind == wanted->kind && op->peer == wanted->peer &&
+                        op->lane == wanted->lane && range->buffer == first->buffer && range->chunk == first->chunk &&
+                        range->chunks == first->chunks;
+    if (!begins && !counter->goes_on)
+        return STATUS_OK;
+    counter->ops += range_elements(range, counter->count, counter->chunks) > 0;
+    counter->goes_on = (op->flags & OP_MORE) != 0;
+    return STATUS_OK;
+}
+
+/* How many ops with elements a message has that begins with this action. */
+static enum status count_ops(const struct maker *m, int rank, const struct op *op, size_t *ops)
+{
+    *ops = 1;
+    if (!m->joined || (op->flags & OP_MORE) == 0)
+        return STATUS_OK;
+    struct counter counter = {
+        .sink = {.op = count_op, .round = op->round}, .wanted = op, .count = m->count, .chunks = m->shape->chunks};
+    TRY(m->shape->algorithm->emit(m->shape, rank, op->round, &counter.sink));
+    *ops = counter.ops > 0 ? counter.ops : 1;
+    return STATUS_OK;
+}
+
 static enum status start_message(struct maker *m, int rank, const struct action *action)
 {
     const int end = action->kind == ACTION_POST, peer = action->op.peer;
     struct channel *channel = NULL;
     TRY(channel_find(m, end ? peer : rank, end ? rank : peer, action->op.lane, &channel));
-    if (channel->open[end] != NONE && action->first)
-        TRY(close_message(m, channel, end));
+    if (action->first)
+        TRY(count_ops(m, rank, &action->op, &channel->left[end]));
     if (channel->open[end] == NONE)
         TRY(message_take(m, rank, &channel->open[end]));
     TRY(message_append(&m->message[channel->open[end]], action));
-    if (m->joined && (action->op.flags & OP_MORE) && m->message[channel->open[end]].actions < JOINED_WINDOW)
+    if (channel->left[end] > 0)
+        channel->left[end]--;
+    if (channel->left[end] > 0 && m->message[channel->open[end]].actions < JOINED_WINDOW)
         return STATUS_OK;
     return close_message(m, channel, end);
 }
@@ -330,16 +377,6 @@ static enum status run_worker(struct maker *m, int rank)
     }
 }
 
-/* A joined message whose last ops have no elements is complete as it is. */
-static enum status close_open(struct maker *m)
-{
-    for (size_t i = 0; i < m->channels; i++)
-        for (int end = 0; end < 2; end++)
-            if (m->channel[i].used && m->channel[i].open[end] != NONE)
-                TRY(close_message(m, &m->channel[i], end));
-    return STATUS_OK;
-}
-
 static enum status run(struct maker *m)
 {
     for (int r = 0; r < m->shape->workers; r++)
@@ -350,8 +387,6 @@ static enum status run(struct maker *m)
         m->queued--;
         m->worker[rank].awake = false;
         TRY(run_worker(m, rank));
-        if (m->queued == 0)
-            TRY(close_open(m));
     }
     for (int r = 0; r < m->shape->workers; r++)
         if (!progression_finished(m->worker[r].progression))
@@ -378,8 +413,41 @@ static enum status make_worker(struct maker *m, int rank, size_t count)
     return STATUS_OK;
 }
 
+/* Every op makes at least one event, unless it is empty or only orders. */
+struct tally {
+    struct sink sink; /* first */
+    const struct maker *maker;
+    size_t ops;
+};
+
+static enum status tally_op(struct sink *sink, const struct op *op)
+{
+    struct tally *tally = (struct tally *)sink;
+    const struct maker *m = tally->maker;
+    if (op->kind == OP_WAIT || op->kind == OP_FENCE)
+        return STATUS_OK;
+    tally->ops += range_elements(op->kind == OP_SEND ? &op->src : &op->dst, m->count, m->shape->chunks) > 0;
+    if (tally->ops > TRACE_MOST_EVENTS)
+        return too_many(m);
+    return STATUS_OK;
+}
+
+/* Refuse before the work, not after it. */
+static enum status check_size(const struct maker *m)
+{
+    struct tally tally = {.sink = {.op = tally_op}, .maker = m};
+    for (int r = 0; r < m->shape->workers; r++)
+        for (uint32_t round = 0; round < m->shape->rounds; round++) {
+            tally.sink.round = round;
+            tally.sink.lane = 0;
+            TRY(m->shape->algorithm->emit(m->shape, r, round, &tally.sink));
+        }
+    return STATUS_OK;
+}
+
 static enum status make(struct maker *m, size_t count)
 {
+    TRY(check_size(m));
     const size_t workers = (size_t)m->shape->workers;
     void *memory = NULL;
     TRY(memory_zeroed(&memory, workers, sizeof(struct trace_worker)));
@@ -419,6 +487,7 @@ enum status trace_make(const struct shape *shape, size_t count, bool joined, str
     struct maker m = {.shape = shape,
                       .trace = trace,
                       .joined = joined,
+                      .count = count,
                       .cells = (size_t)shape->chunks * (1 + (size_t)shape->scratch),
                       .free_message = NONE};
     *trace = (struct trace){.shape = shape};
