@@ -8,7 +8,7 @@
  *            lane) in order. One file.
  *   simgrid  SimGrid's time-independent trace as SMPI of 3.32 (Debian 12) replays it: init, isend, irecv, wait, compute,
  *            finalize; a byte is MPI_BYTE, a reduction or copy of n elements is n flops. Every message has a tag of its
- *            own. One file with the lines of all workers.
+ *            own. One file with the lines of all workers; smpirun -replay takes a list of such files, one a line.
  *   chakra   MLCommons Chakra execution traces (protobuf, schema of 2025), which ASTRA-sim loads as a custom collective:
  *            COMM_SEND, COMM_RECV and COMP nodes with data dependencies. One file for each worker.
  *

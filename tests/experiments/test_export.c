@@ -93,6 +93,65 @@ Test(export, wrong_files_are_refused_by_name_and_line)
     REFUSED("explain --allreduce=msccl:file=" DATA "exchange2.xml -n 3", 2, "is for 2 workers, not for 3");
 }
 
+/* ---- another simulator ---- */
+
+/* SimGrid's replay of an exported trace, in seconds: fair sharing of a link, no factors that it has for TCP and MPI. */
+static double simgrid_seconds(const char *name, int workers)
+{
+    struct outcome outcome;
+    char script[1200];
+    (void)snprintf(script, sizeof script,
+                   "$CHORALE export --allreduce=%s -n %d --format=simgrid --bytes=4M --out=trace.ti >/dev/null\n"
+                   "echo \"$PWD/trace.ti\" > traces\n"
+                   "smpirun -np %d -platform star.xml -hostfile hosts -replay traces --cfg=network/model:CM02 "
+                   "--cfg=network/crosstraffic:0 --cfg=network/bandwidth-factor:1 --cfg=network/latency-factor:1 "
+                   "--cfg=network/TCP-gamma:1e15 --cfg=network/weight-S:0 --cfg=smpi/host-speed:1Gf "
+                   "--cfg=smpi/send-is-detached-thresh:0 --cfg=smpi/async-small-thresh:0 2>&1",
+                   name, workers, workers);
+    script_run(script, &outcome);
+    const char *words = "Simulation time ", *at = strstr(outcome.out, words);
+    cr_assert_not_null(at, "%s: %s", name, outcome.out);
+    const double seconds = strtod(at + strlen(words), NULL);
+    outcome_release(&outcome);
+    return seconds;
+}
+
+static double our_seconds(const char *name, int workers)
+{
+    char words[300];
+    (void)snprintf(words, sizeof words,
+                   "sim allreduce --allreduce=%s -n %d --bytes=4M --platform=star.txt --segment=0 "
+                   "--overlap-reduction=no --json",
+                   name, workers);
+    json_t *document = program_json(words);
+    const double seconds = number_of(document, "time_us") * 1e-6;
+    json_decref(document);
+    return seconds;
+}
+
+/* Where no two messages share a link, SimGrid and our simulator must agree: same schedule, two simulators. */
+Test(export, simgrid_agrees_with_our_simulator)
+{
+    static const char *const names[] = {"ring", "rd", "rhd", "circulant", "bucket"};
+    if (system("command -v smpirun >/dev/null") != 0)
+        cr_skip_test("smpirun is missing (Debian: libsimgrid-dev)");
+    program_write("star.xml",
+                  "<?xml version='1.0'?>\n"
+                  "<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
+                  "<platform version=\"4.1\"><zone id=\"all\" routing=\"Full\">\n"
+                  "<cluster id=\"star\" prefix=\"n\" suffix=\"\" radical=\"0-15\" speed=\"1Gf\" bw=\"1GBps\" "
+                  "lat=\"1us\" sharing_policy=\"SPLITDUPLEX\"/></zone></platform>\n");
+    program_write("hosts", "n0\nn1\nn2\nn3\nn4\nn5\nn6\nn7\nn8\nn9\nn10\nn11\nn12\nn13\nn14\nn15\n");
+    program_write("star.txt", "platform star\nnode workers=1\nlink intra latency=2us bandwidth=1GB/s\n"
+                              "link inter latency=2us bandwidth=1GB/s\nreduce cost=0.25ns/B\n");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (int p = 2; p <= 16; p *= 2) {
+            const double theirs = simgrid_seconds(names[i], p), ours = our_seconds(names[i], p);
+            cr_expect_float_eq(theirs / ours, 1, 2e-4, "%s on %d workers: SimGrid %g s, we %g s", names[i], p, theirs,
+                               ours);
+        }
+}
+
 /* ---- the same bits ---- */
 
 struct run {
