@@ -3,20 +3,33 @@
  * Ops are taken in round by round and live in slots until complete, in a list by emission order. At intake each op
  * learns which live ops it conflicts with and must follow (its dependencies); a segment is clear when every dependency
  * has completed the segments that overlap it. Channels, one for each (peer, lane), keep messages in order by counting.
+ *
+ * What an op does is one or two activities: to begin its segments and, of a RECV_REDUCE, to reduce them. An activity is
+ * ready, or it waits for one thing: for its channel, for a dependency, for an arrival; what happens there makes it ready
+ * again. So nothing is looked at twice in vain, and the oldest that is ready starts.
  */
 #include "algos/progression.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "algos/lane_order.h"
 #include "base/memory.h"
 #include "base/rng.h"
 
 #define NONE UINT32_MAX
+#define INDEX_FROM 24   /* live ops; fewer are looked through faster than an index is kept */
+#define INDEX_MOST 4096 /* buckets */
+#define FREE_SERIAL 0   /* of a slot without an op */
 
 /* Elements [offset, offset + count) in one coordinate for hazards: vector first, then the scratch planes. */
 struct interval {
     size_t offset, count;
+};
+
+/* Leaves [first, first + count) in one coordinate for the index: vector first, then the scratch planes. */
+struct leaves {
+    uint32_t first, count;
 };
 
 struct dependency {
@@ -24,59 +37,85 @@ struct dependency {
     uint64_t serial; /* of the op meant; the slot may have been given to another since */
 };
 
+enum activity { REDUCING, BEGINNING, ACTIVITIES }; /* of one op, the first goes first */
+enum state { PARKED, READY, WAITING };             /* PARKED: whoever ends the reason makes it ready */
+enum access { READS, WRITES, ACCESSES };
+
 struct live {
     struct op op;
-    uint64_t serial; /* emission order, from 1; 0: free slot                                     */
+    uint64_t serial;   /* emission order, over all runs; FREE_SERIAL: free slot                    */
+    uint64_t position; /* for lane_order                                                           */
     size_t elements;
     uint32_t segments;
     struct span src, dst, operand;    /* of the whole op                                                  */
-    struct interval reads, writes;    /* for hazards; count 0: none                                       */
+    struct interval hazard[ACCESSES]; /* count 0: none                                                    */
     uint32_t channel;                 /* messages                                                         */
+    uint32_t follower;                /* next op of the channel and direction, as long as this one begins */
     uint64_t sequence;                /* of the first segment on the channel                              */
     bool joined;                      /* continues the message of the op before                           */
+    bool implicit;                    /* a copy that no algorithm has emitted (rule 5)                    */
+    uint8_t state[ACTIVITIES];        /* enum state                                                       */
+    uint32_t clock;                   /* of its lane when it was emitted                                  */
     uint32_t begun;                   /* segments started; RECV_REDUCE: posted                            */
     uint32_t reducing;                /* RECV_REDUCE: reductions started                                  */
     uint32_t done;                    /* segments complete, without a gap                                 */
-    uint64_t done_mask, arrived_mask; /* bit i: segment done + i                                       */
-    uint32_t next, previous;
+    uint64_t done_mask, arrived_mask; /* bit i: segment done + i                                          */
+    uint32_t next, previous;          /* live ops                                                         */
+    uint32_t waiter;                  /* first activity that waits for this op: see activity_of()         */
+    uint32_t next_waiter[ACTIVITIES];
     struct dependency *dependencies;
     size_t dependency_count, dependency_capacity;
+    struct leaves leaves[ACCESSES]; /* index: what it is filed under, count 0: nothing                  */
+    uint32_t index_next[ACCESSES], index_previous[ACCESSES];
 };
 
 struct channel {
     bool used;
     int32_t peer;
     uint16_t lane;
+    uint32_t run;              /* which one the counters below are of: see progression_restart()   */
+    uint32_t sender, receiver; /* last op that was taken in                                         */
+    uint32_t window_waiter;    /* the receiving op that the window holds back; NONE                 */
     uint64_t send_assigned, send_begun;
     uint64_t recv_assigned, recv_begun, recv_done;
+};
+
+/* Live ops by place, once there are many. The leaves are cut into buckets of `width`; an op is filed under the bucket in
+ * which its range begins, or apart if the range is wider than a bucket. The newest stand first. */
+struct index {
+    uint32_t *head[ACCESSES]; /* of each bucket, and of the wide ones at [buckets]; NULL: not kept */
+    uint32_t buckets, width;
 };
 
 struct progression {
     const struct shape *shape;
     int rank;
     struct progression_params params;
+    size_t leaf_elements, leaf_rest; /* count / chunks and the rest (rule 4) */
 
-    uint32_t round;  /* next to take in                                                           */
+    uint32_t round; /* next to take in                                                           */
+    uint32_t position;
     bool tail_taken; /* the copies of never-written chunks are in                                 */
+    uint32_t run;
     uint64_t serial;
-    bool stalled;   /* nothing could start, and nothing has completed since                      */
     uint64_t picks; /* counter of the disorder's randomness                                      */
 
     struct live *slot;
     size_t slots, slot_capacity;
     uint32_t first, last, free; /* list of live ops; list of free slots through `next`                 */
-    uint32_t alive, waits;      /* live ops; WAITs and FENCEs among them                               */
-    uint32_t round_first;       /* first live op of the round that is being taken in                   */
+    uint32_t alive;
+
+    uint32_t *ready; /* activities: a heap, oldest first; with disorder in no order                 */
+    size_t readies, ready_capacity;
 
     struct channel *channel; /* open addressing; channels is a power of two                            */
     size_t channels, channels_used;
+    struct index index;
+    struct lane_order order;
 
     uint64_t *written;    /* bit c: leaf c of the output has been written; NULL when aliased        */
     struct op previous;   /* last message op taken in, for MORE                                     */
     bool previous_counts; /* and whether its message has begun                                      */
-
-    progression_race_fn *race;
-    void *race_context;
 };
 
 struct intake {
@@ -112,15 +151,20 @@ static uint32_t written_leaves(const struct progression *p, const struct range *
 /* ------------------------------------------------------------------------------------------------------ ranges, spans
  */
 
+/* partition_offset() without its division. */
+static size_t leaf_offset(const struct progression *p, uint32_t leaf)
+{
+    return leaf * p->leaf_elements + (leaf < p->leaf_rest ? leaf : p->leaf_rest);
+}
+
 static struct span span_of(const struct progression *p, const struct range *range, enum place vector_place)
 {
-    const uint32_t chunks = p->shape->chunks;
-    const uint32_t plane = range->chunk / chunks, leaf = range->chunk % chunks;
-    const size_t begin = partition_offset(p->params.count, chunks, leaf);
-    const size_t end = partition_offset(p->params.count, chunks, leaf + range->chunks);
     const bool scratch = range->buffer == BUFFER_SCRATCH;
+    const uint32_t plane = scratch ? range->chunk / p->shape->chunks : 0;
+    const uint32_t leaf = range->chunk - plane * p->shape->chunks;
+    const size_t begin = leaf_offset(p, leaf), end = leaf_offset(p, leaf + range->chunks);
     return (struct span){.place = scratch ? PLACE_SCRATCH : vector_place,
-                         .offset = begin + (scratch ? plane * p->params.count : 0),
+                         .offset = begin + plane * p->params.count,
                          .count = end - begin};
 }
 
@@ -151,17 +195,6 @@ static bool has_dst(uint8_t kind)
 static bool is_message(uint8_t kind)
 {
     return kind == OP_SEND || kind == OP_RECV || kind == OP_RECV_REDUCE;
-}
-
-static bool range_fits(const struct shape *shape, const struct range *range)
-{
-    if (range->chunks == 0 || range->chunks > shape->chunks)
-        return false;
-    if (range->buffer == BUFFER_VECTOR)
-        return range->chunk <= shape->chunks - range->chunks;
-    if (range->buffer != BUFFER_SCRATCH || range->chunk / shape->chunks >= shape->scratch)
-        return false;
-    return range->chunk % shape->chunks <= shape->chunks - range->chunks;
 }
 
 static enum status malformed(const struct progression *p, const struct op *op, const char *fault, const char *why)
@@ -222,8 +255,7 @@ static enum status check_op(const struct progression *p, const struct op *op)
     return check_joined(p, op);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ channels
- */
+/* ---- channels ---- */
 
 static size_t channel_hash(int32_t peer, uint16_t lane)
 {
@@ -258,6 +290,7 @@ static enum status channels_grow(struct progression *p)
     return STATUS_OK;
 }
 
+/* With the counters of this run. */
 static enum status channel_find(struct progression *p, int32_t peer, uint16_t lane, uint32_t *index)
 {
     size_t i = channel_place(p->channel, p->channels, peer, lane);
@@ -266,15 +299,72 @@ static enum status channel_find(struct progression *p, int32_t peer, uint16_t la
             TRY(channels_grow(p));
             i = channel_place(p->channel, p->channels, peer, lane);
         }
-        p->channel[i] = (struct channel){.used = true, .peer = peer, .lane = lane};
         p->channels_used++;
     }
+    if (!p->channel[i].used || p->channel[i].run != p->run)
+        p->channel[i] =
+            (struct channel){.used = true, .peer = peer, .lane = lane, .run = p->run, .window_waiter = NONE};
     *index = (uint32_t)i;
     return STATUS_OK;
 }
 
-/* --------------------------------------------------------------------------------------------------------- slots, list
- */
+/* ---- what is ready ---- */
+
+static uint32_t activity_of(uint32_t slot, enum activity activity)
+{
+    return slot * ACTIVITIES + activity;
+}
+
+/* Ascends with emission, and within an op by activity. */
+static uint64_t age_of(const struct progression *p, uint32_t activity)
+{
+    return p->slot[activity / ACTIVITIES].serial * ACTIVITIES + activity % ACTIVITIES;
+}
+
+/* Room for both activities of every slot, so that making one ready can't fail. */
+static enum status ready_reserve(struct progression *p)
+{
+    void *memory = p->ready;
+    TRY(memory_grow(&memory, &p->ready_capacity, p->slots * ACTIVITIES, sizeof(uint32_t)));
+    p->ready = memory;
+    return STATUS_OK;
+}
+
+static void make_ready(struct progression *p, uint32_t slot, enum activity which)
+{
+    const uint32_t activity = activity_of(slot, which);
+    size_t i = p->readies++;
+    p->slot[slot].state[which] = READY;
+    if (p->params.disorder == 0) {
+        const uint64_t age = age_of(p, activity);
+        while (i > 0 && age_of(p, p->ready[(i - 1) / 2]) > age) {
+            p->ready[i] = p->ready[(i - 1) / 2];
+            i = (i - 1) / 2;
+        }
+    }
+    p->ready[i] = activity;
+}
+
+/* Takes out the oldest or, with disorder, whichever stands at `i`. */
+static void ready_remove(struct progression *p, size_t i, enum state state)
+{
+    p->slot[p->ready[i] / ACTIVITIES].state[p->ready[i] % ACTIVITIES] = (uint8_t)state;
+    const uint32_t moved = p->ready[--p->readies];
+    if (p->params.disorder == 0 && p->readies > 0) {
+        const uint64_t age = age_of(p, moved);
+        for (size_t child = 1; child < p->readies; child = 2 * i + 1) {
+            if (child + 1 < p->readies && age_of(p, p->ready[child + 1]) < age_of(p, p->ready[child]))
+                child++;
+            if (age_of(p, p->ready[child]) >= age)
+                break;
+            p->ready[i] = p->ready[child];
+            i = child;
+        }
+    }
+    p->ready[i] = moved;
+}
+
+/* ---- slots, list ---- */
 
 static enum status slot_take(struct progression *p, uint32_t *index)
 {
@@ -285,29 +375,38 @@ static enum status slot_take(struct progression *p, uint32_t *index)
         memset(&p->slot[p->slots], 0, sizeof p->slot[p->slots]);
         p->slot[p->slots].next = NONE;
         p->free = (uint32_t)p->slots++;
+        TRY(ready_reserve(p));
     }
     const uint32_t s = p->free;
     struct live *live = &p->slot[s];
     p->free = live->next;
     struct dependency *kept = live->dependencies;
     const size_t capacity = live->dependency_capacity;
-    *live = (struct live){.dependencies = kept, .dependency_capacity = capacity, .next = NONE, .previous = p->last};
-    live->serial = ++p->serial;
+    *live = (struct live){.serial = ++p->serial,
+                          .clock = LANE_CLOCK_NONE,
+                          .dependencies = kept,
+                          .dependency_capacity = capacity,
+                          .follower = NONE,
+                          .waiter = NONE,
+                          .next = NONE,
+                          .previous = p->last};
     if (p->last == NONE)
         p->first = s;
     else
         p->slot[p->last].next = s;
     p->last = s;
     p->alive++;
-    if (p->round_first == NONE)
-        p->round_first = s;
     *index = s;
     return STATUS_OK;
 }
 
+static void index_remove(struct progression *p, uint32_t s);
+
 static void slot_drop(struct progression *p, uint32_t s)
 {
     struct live *live = &p->slot[s];
+    if (p->index.head[READS] != NULL)
+        index_remove(p, s);
     if (live->previous == NONE)
         p->first = live->next;
     else
@@ -316,10 +415,74 @@ static void slot_drop(struct progression *p, uint32_t s)
         p->last = live->previous;
     else
         p->slot[live->next].previous = live->previous;
-    live->serial = 0;
+    live->serial = FREE_SERIAL;
     live->next = p->free;
     p->free = s;
     p->alive--;
+}
+
+/* ---- the index ---- */
+
+static struct leaves leaves_of(const struct progression *p, const struct range *range)
+{
+    const uint32_t base = range->buffer == BUFFER_SCRATCH ? p->shape->chunks : 0;
+    return (struct leaves){.first = base + range->chunk, .count = range->chunks};
+}
+
+static uint32_t *index_head(struct progression *p, const struct leaves *leaves, enum access access)
+{
+    const bool wide = leaves->count > p->index.width;
+    return &p->index.head[access][wide ? p->index.buckets : leaves->first / p->index.width];
+}
+
+static void index_add(struct progression *p, uint32_t s)
+{
+    struct live *live = &p->slot[s];
+    for (enum access a = READS; a < ACCESSES; a++) {
+        if (live->hazard[a].count == 0)
+            continue;
+        live->leaves[a] = leaves_of(p, a == READS ? &live->op.src : &live->op.dst);
+        uint32_t *head = index_head(p, &live->leaves[a], a);
+        live->index_previous[a] = NONE;
+        live->index_next[a] = *head;
+        if (*head != NONE)
+            p->slot[*head].index_previous[a] = s;
+        *head = s;
+    }
+}
+
+static void index_remove(struct progression *p, uint32_t s)
+{
+    struct live *live = &p->slot[s];
+    for (enum access a = READS; a < ACCESSES; a++) {
+        if (live->leaves[a].count == 0)
+            continue;
+        const uint32_t next = live->index_next[a], previous = live->index_previous[a];
+        if (previous != NONE)
+            p->slot[previous].index_next[a] = next;
+        else
+            *index_head(p, &live->leaves[a], a) = next;
+        if (next != NONE)
+            p->slot[next].index_previous[a] = previous;
+        live->leaves[a].count = 0;
+    }
+}
+
+static enum status index_create(struct progression *p)
+{
+    struct index *index = &p->index;
+    const uint64_t leaves = (uint64_t)p->shape->chunks * (1 + (uint64_t)p->shape->scratch);
+    const size_t buckets = leaves < INDEX_MOST ? (size_t)leaves : INDEX_MOST;
+    void *memory = NULL;
+    TRY(memory_zeroed(&memory, (buckets + 1) * ACCESSES, sizeof(uint32_t)));
+    memset(memory, 0xff, (buckets + 1) * ACCESSES * sizeof(uint32_t)); /* NONE */
+    index->head[READS] = memory;
+    index->head[WRITES] = index->head[READS] + buckets + 1;
+    index->buckets = (uint32_t)buckets;
+    index->width = (uint32_t)((leaves + buckets - 1) / buckets);
+    for (uint32_t s = p->first; s != NONE; s = p->slot[s].next)
+        index_add(p, s);
+    return STATUS_OK;
 }
 
 /* ---- hazards ---- */
@@ -329,58 +492,90 @@ static bool overlap(const struct interval *a, const struct interval *b)
     return a->count > 0 && b->count > 0 && a->offset < b->offset + b->count && b->offset < a->offset + a->count;
 }
 
+static bool contains(const struct interval *a, const struct interval *b)
+{
+    return b->count == 0 || (a->offset <= b->offset && b->offset + b->count <= a->offset + a->count);
+}
+
 /* Rule 2: their ranges overlap and at least one writes. */
 static bool conflict(const struct live *a, const struct live *b)
 {
-    return overlap(&a->writes, &b->writes) || overlap(&a->writes, &b->reads) || overlap(&a->reads, &b->writes);
+    return overlap(&a->hazard[WRITES], &b->hazard[WRITES]) || overlap(&a->hazard[WRITES], &b->hazard[READS]) ||
+           overlap(&a->hazard[READS], &b->hazard[WRITES]);
 }
 
-/* Rule 3: a live WAIT before `after` in its lane names the lane of `before`, or a live FENCE stands between them. */
-static bool lanes_ordered(const struct progression *p, const struct live *before, const struct live *after)
+/* Rules 2 and 3, of two that conflict. What is copied without being asked for comes before whatever uses it. */
+static bool precedes(const struct progression *p, const struct live *before, const struct live *after)
 {
-    if (p->waits == 0)
-        return false;
-    for (uint32_t s = p->first; s != NONE && p->slot[s].serial < after->serial; s = p->slot[s].next) {
-        const struct live *w = &p->slot[s];
-        if (w->op.kind == OP_WAIT && w->op.lane == after->op.lane && w->op.wait_lane == before->op.lane &&
-            before->op.round <= w->op.wait_round)
-            return true;
-        if (w->op.kind == OP_FENCE && w->serial > before->serial && before->op.lane >= w->op.lane &&
-            after->op.lane >= w->op.lane && before->op.lane - w->op.lane < w->op.lanes &&
-            after->op.lane - w->op.lane < w->op.lanes)
-            return true;
+    return before->op.lane == after->op.lane || before->implicit ||
+           lane_order_precedes(&p->order, before->op.lane, before->position, after->clock);
+}
+
+/* A search for what `live` must follow, from the newest to the oldest. */
+struct search {
+    struct live *live;
+    uint64_t floor; /* older ones have been followed by one that covers all of `live` */
+};
+
+static enum status look_at(struct progression *p, struct search *search, uint32_t s)
+{
+    struct live *live = search->live;
+    const struct live *other = &p->slot[s];
+    if (other->serial <= search->floor || other == live || !conflict(other, live) || !precedes(p, other, live))
+        return STATUS_OK;
+    const size_t n = live->dependency_count;
+    const bool filed_twice = other->leaves[READS].count > 0 && other->leaves[WRITES].count > 0;
+    for (size_t i = 0; i < n && filed_twice; i++)
+        if (live->dependencies[i].serial == other->serial)
+            return STATUS_OK;
+    if (n == live->dependency_capacity) {
+        void *memory = live->dependencies;
+        TRY(memory_grow(&memory, &live->dependency_capacity, n + 1, sizeof(struct dependency)));
+        live->dependencies = memory;
     }
-    return false;
-}
-
-static enum status depend(struct live *live, uint32_t slot, uint64_t serial)
-{
-    void *memory = live->dependencies;
-    TRY(memory_grow(&memory, &live->dependency_capacity, live->dependency_count + 1, sizeof(struct dependency)));
-    live->dependencies = memory;
-    live->dependencies[live->dependency_count++] = (struct dependency){.slot = slot, .serial = serial};
+    live->dependencies[live->dependency_count++] = (struct dependency){.slot = s, .serial = other->serial};
+    if (contains(&other->hazard[WRITES], &live->hazard[READS]) &&
+        contains(&other->hazard[WRITES], &live->hazard[WRITES]))
+        search->floor = other->serial;
     return STATUS_OK;
 }
 
-/* What `live`, of the round just taken in, must follow. Ops of the same round in a waited lane may have been emitted
- * later. */
+static enum status look_in_bucket(struct progression *p, struct search *search, uint32_t bucket, enum access access)
+{
+    for (uint32_t s = p->index.head[access][bucket]; s != NONE && p->slot[s].serial > search->floor;
+         s = p->slot[s].index_next[access])
+        TRY(look_at(p, search, s));
+    return STATUS_OK;
+}
+
+/* Those with `access` whose range may overlap the leaves of `range`. */
+static enum status look_up(struct progression *p, struct search *search, const struct range *range, enum access access)
+{
+    const struct leaves leaves = leaves_of(p, range);
+    const uint32_t width = p->index.width, reach = width - 1 < leaves.first ? width - 1 : leaves.first;
+    TRY(look_in_bucket(p, search, p->index.buckets, access));
+    for (uint32_t b = (leaves.first - reach) / width; b <= (leaves.first + leaves.count - 1) / width; b++)
+        TRY(look_in_bucket(p, search, b, access));
+    return STATUS_OK;
+}
+
+/* What `live`, just taken in, must follow. */
 static enum status find_dependencies(struct progression *p, struct live *live)
 {
-    for (uint32_t s = p->first; s != NONE; s = p->slot[s].next) {
-        const struct live *other = &p->slot[s];
-        const bool earlier = other->serial < live->serial;
-        if (other == live || (!earlier && p->waits == 0) || !conflict(other, live))
-            continue;
-        if (other->op.lane == live->op.lane) {
-            if (earlier)
-                TRY(depend(live, s, other->serial));
-        } else if (lanes_ordered(p, other, live)) {
-            TRY(depend(live, s, other->serial));
-        } else if (earlier && p->race != NULL && !lanes_ordered(p, live, other)) {
-            p->race(p->race_context, &other->op, &live->op);
-        }
+    struct search search = {.live = live, .floor = FREE_SERIAL};
+    const bool reads = live->hazard[READS].count > 0, writes = live->hazard[WRITES].count > 0;
+    const uint32_t widest =
+        reads && live->op.src.chunks > live->op.dst.chunks ? live->op.src.chunks : live->op.dst.chunks;
+    if (p->index.head[READS] == NULL || widest / p->index.width > p->alive) {
+        for (uint32_t s = live->previous; s != NONE && p->slot[s].serial > search.floor; s = p->slot[s].previous)
+            TRY(look_at(p, &search, s));
+        return STATUS_OK;
     }
-    return STATUS_OK;
+    if (writes)
+        TRY(look_up(p, &search, &live->op.dst, WRITES));
+    if (writes)
+        TRY(look_up(p, &search, &live->op.dst, READS));
+    return reads ? look_up(p, &search, &live->op.src, WRITES) : STATUS_OK;
 }
 
 /* Has `other` completed every segment that touches [offset, offset + count)? */
@@ -392,14 +587,15 @@ static bool passed(const struct progression *p, const struct live *other, const 
         return true;
     const size_t end =
         offset + count < theirs->offset + theirs->count ? offset + count : theirs->offset + theirs->count;
-    return other->done > (end - 1 - theirs->offset) / p->params.segment;
+    return other->done > 0 && other->done > (end - 1 - theirs->offset) / p->params.segment;
 }
 
-/* Rule 2, segment by segment. */
-static bool clear(struct progression *p, struct live *live, uint32_t segment)
+/* Rule 2, segment by segment; false: *blocker is one that must come first. */
+static bool clear(struct progression *p, struct live *live, uint32_t segment, uint32_t *blocker)
 {
     const size_t begin = (size_t)segment * p->params.segment;
     const size_t left = live->elements - begin, count = left < p->params.segment ? left : p->params.segment;
+    const struct interval *reads = &live->hazard[READS], *writes = &live->hazard[WRITES];
     for (size_t i = 0; i < live->dependency_count;) {
         const struct dependency *d = &live->dependencies[i];
         const struct live *other = &p->slot[d->slot];
@@ -407,10 +603,11 @@ static bool clear(struct progression *p, struct live *live, uint32_t segment)
             live->dependencies[i] = live->dependencies[--live->dependency_count];
             continue;
         }
-        if (live->writes.count > 0 && (!passed(p, other, &other->writes, live->writes.offset + begin, count) ||
-                                       !passed(p, other, &other->reads, live->writes.offset + begin, count)))
+        *blocker = d->slot;
+        if (writes->count > 0 && (!passed(p, other, &other->hazard[WRITES], writes->offset + begin, count) ||
+                                  !passed(p, other, &other->hazard[READS], writes->offset + begin, count)))
             return false;
-        if (live->reads.count > 0 && !passed(p, other, &other->writes, live->reads.offset + begin, count))
+        if (reads->count > 0 && !passed(p, other, &other->hazard[WRITES], reads->offset + begin, count))
             return false;
         i++;
     }
@@ -419,12 +616,20 @@ static bool clear(struct progression *p, struct live *live, uint32_t segment)
 
 /* ---- intake ---- */
 
-/* Give a message op its place on its channel. */
-static enum status join_channel(struct progression *p, struct live *live)
+/* Give a message op its place on its channel. It may begin once the op before it there has begun; *begins says whether
+ * that is so. */
+static enum status join_channel(struct progression *p, uint32_t s, bool *begins)
 {
+    struct live *live = &p->slot[s];
     TRY(channel_find(p, live->op.peer, live->op.lane, &live->channel));
     struct channel *channel = &p->channel[live->channel];
-    uint64_t *assigned = live->op.kind == OP_SEND ? &channel->send_assigned : &channel->recv_assigned;
+    const bool sends = live->op.kind == OP_SEND;
+    uint64_t *assigned = sends ? &channel->send_assigned : &channel->recv_assigned;
+    uint32_t *last = sends ? &channel->sender : &channel->receiver;
+    *begins = *assigned == (sends ? channel->send_begun : channel->recv_begun);
+    if (!*begins)
+        p->slot[*last].follower = s;
+    *last = s;
     live->sequence = *assigned;
     *assigned += live->segments;
     return STATUS_OK;
@@ -439,41 +644,64 @@ static bool continues_message(struct progression *p, const struct op *op, size_t
     return joined;
 }
 
-static enum status take(struct progression *p, const struct op *op, enum place src_place, enum place operand_place)
+/* Where an op reads, and where its first operand is: the output, or as long as nothing was written the input. */
+struct places {
+    enum place src, operand;
+    bool implicit; /* the op is a copy of leaves that were never written */
+};
+
+static void fill_live(const struct progression *p, struct live *live, const struct op *op, const struct places *places)
 {
-    const struct span src = has_src(op->kind) ? span_of(p, &op->src, src_place) : (struct span){.place = PLACE_VECTOR};
-    const struct span dst =
-        has_dst(op->kind) ? span_of(p, &op->dst, PLACE_VECTOR) : (struct span){.place = PLACE_VECTOR};
-    const size_t elements = has_dst(op->kind) ? dst.count : src.count;
-    if (has_src(op->kind) && has_dst(op->kind) && src.count != dst.count)
+    const struct span nothing = {.place = PLACE_VECTOR};
+    live->op = *op;
+    live->src = has_src(op->kind) ? span_of(p, &op->src, places->src) : nothing;
+    live->dst = has_dst(op->kind) ? span_of(p, &op->dst, PLACE_VECTOR) : nothing;
+    live->elements = has_dst(op->kind) ? live->dst.count : live->src.count;
+    live->operand = live->dst;
+    if (live->dst.place == PLACE_VECTOR)
+        live->operand.place = places->operand;
+    if (has_src(op->kind) && places->src != PLACE_INPUT) /* nothing ever writes the input */
+        live->hazard[READS] = interval_of(p, &live->src);
+    if (has_dst(op->kind))
+        live->hazard[WRITES] = interval_of(p, &live->dst);
+    live->implicit = places->implicit;
+    live->position = (uint64_t)op->round << 32 | p->position;
+    live->clock = lane_order_clock(&p->order, op->lane);
+}
+
+static size_t elements_of(const struct progression *p, const struct range *range)
+{
+    return span_of(p, range, PLACE_VECTOR).count;
+}
+
+static enum status take(struct progression *p, const struct op *op, const struct places *places)
+{
+    const size_t elements = elements_of(p, has_dst(op->kind) ? &op->dst : &op->src);
+    if (has_src(op->kind) && has_dst(op->kind) && elements_of(p, &op->src) != elements)
         return malformed(p, op, "bad-op", "source and destination differ in size");
     const bool joined = is_message(op->kind) && continues_message(p, op, elements);
-    const bool orders = op->kind == OP_WAIT || op->kind == OP_FENCE;
-    if (elements == 0 && !orders)
+    if (elements == 0)
         return STATUS_OK; /* an empty chunk: nothing travels, on either side */
-    const size_t segments = orders ? 0 : (elements - 1) / p->params.segment + 1;
+    const size_t segments = elements <= p->params.segment ? 1 : (elements - 1) / p->params.segment + 1;
     if (segments > UINT32_MAX)
         return malformed(p, op, "bad-op", "more than 2^32 segments: use a larger --segment");
 
     uint32_t s = NONE;
+    bool begins = true;
     TRY(slot_take(p, &s));
     struct live *live = &p->slot[s];
-    live->op = *op;
-    live->elements = elements;
+    fill_live(p, live, op, places);
     live->segments = (uint32_t)segments;
-    live->src = src;
-    live->dst = dst;
-    live->operand = dst;
-    if (dst.place == PLACE_VECTOR)
-        live->operand.place = operand_place;
     live->joined = joined;
-    if (has_src(op->kind))
-        live->reads = interval_of(p, &src);
-    if (has_dst(op->kind))
-        live->writes = interval_of(p, &dst);
-    p->waits += orders;
     if (is_message(op->kind))
-        TRY(join_channel(p, live));
+        TRY(join_channel(p, s, &begins));
+    if (p->alive > INDEX_FROM && p->index.head[READS] == NULL)
+        TRY(index_create(p));
+    else if (p->index.head[READS] != NULL)
+        index_add(p, s);
+    TRY(find_dependencies(p, live));
+    if (begins)
+        make_ready(p, s, BEGINNING);
     return STATUS_OK;
 }
 
@@ -490,7 +718,7 @@ static enum status take_copies(struct progression *p, const struct range *range,
         }
         const struct op copy = {
             .kind = OP_COPY, .lane = lane, .round = round, .peer = -1, .src = run, .dst = run, .weight = 1};
-        TRY(take(p, &copy, PLACE_INPUT, PLACE_VECTOR));
+        TRY(take(p, &copy, &(struct places){.src = PLACE_INPUT, .operand = PLACE_VECTOR, .implicit = true}));
         mark_written(p, &run);
     }
     return STATUS_OK;
@@ -514,12 +742,15 @@ static enum status intake_op(struct sink *sink, const struct op *op)
 {
     struct progression *p = ((struct intake *)sink)->progression;
     TRY(check_op(p, op));
-    enum place src_place = PLACE_VECTOR, operand_place = PLACE_VECTOR;
+    p->position++;
+    if (op->kind == OP_WAIT || op->kind == OP_FENCE)
+        return lane_order_take(&p->order, (uint64_t)op->round << 32 | p->position, op);
+    struct places places = {.src = PLACE_VECTOR, .operand = PLACE_VECTOR};
     if (has_src(op->kind))
-        TRY(first_touch(p, &op->src, op, &src_place));
+        TRY(first_touch(p, &op->src, op, &places.src));
     if (op->kind == OP_RECV_REDUCE || op->kind == OP_REDUCE || op->kind == OP_SCALE)
-        TRY(first_touch(p, &op->dst, op, &operand_place));
-    TRY(take(p, op, src_place, operand_place));
+        TRY(first_touch(p, &op->dst, op, &places.operand));
+    TRY(take(p, op, &places));
     if (has_dst(op->kind))
         mark_written(p, &op->dst);
     return STATUS_OK;
@@ -534,21 +765,16 @@ static enum status take_tail(struct progression *p)
     return take_copies(p, &all, 0, p->shape->rounds);
 }
 
-/* Take in one more round (the last is the tail of copies), then let its ops find what they must follow. */
+/* Take in one more round; the last is the tail of copies. */
 static enum status take_round(struct progression *p)
 {
-    p->round_first = NONE;
-    if (p->round < p->shape->rounds) {
-        struct intake intake = {.sink = {.op = intake_op, .round = p->round}, .progression = p};
-        TRY(p->shape->algorithm->emit(p->shape, p->rank, p->round, &intake.sink));
-        TRY(check_joined(p, NULL));
-        p->round++;
-    } else {
-        TRY(take_tail(p));
-    }
-    for (uint32_t s = p->round_first; s != NONE; s = p->slot[s].next)
-        if (p->slot[s].segments > 0)
-            TRY(find_dependencies(p, &p->slot[s]));
+    if (p->round == p->shape->rounds)
+        return take_tail(p);
+    struct intake intake = {.sink = {.op = intake_op, .round = p->round}, .progression = p};
+    p->position = 0;
+    TRY(p->shape->algorithm->emit(p->shape, p->rank, p->round, &intake.sink));
+    TRY(check_joined(p, NULL));
+    p->round++;
     return STATUS_OK;
 }
 
@@ -559,37 +785,31 @@ static bool taken_in(const struct progression *p)
 
 /* ---- retirement ---- */
 
-static bool wait_over(const struct progression *p, const struct live *wait)
+/* What waits for op `s` may look again. */
+static void wake_waiters(struct progression *p, struct live *live)
 {
-    for (uint32_t s = p->first; s != NONE; s = p->slot[s].next) {
-        const struct live *live = &p->slot[s];
-        if (live->segments == 0)
-            continue;
-        if (wait->op.kind == OP_WAIT && live->op.lane == wait->op.wait_lane && live->op.round <= wait->op.wait_round)
-            return false;
-        if (wait->op.kind == OP_FENCE && live->serial < wait->serial && live->op.lane >= wait->op.lane &&
-            live->op.lane - wait->op.lane < wait->op.lanes)
-            return false;
-    }
-    return true;
-}
-
-static void drop_waits(struct progression *p)
-{
-    for (uint32_t s = p->first; p->waits > 0 && s != NONE;) {
-        const uint32_t next = p->slot[s].next;
-        if (p->slot[s].segments == 0 && wait_over(p, &p->slot[s])) {
-            slot_drop(p, s);
-            p->waits--;
-        }
-        s = next;
+    uint32_t activity = live->waiter;
+    live->waiter = NONE;
+    while (activity != NONE) {
+        const uint32_t slot = activity / ACTIVITIES, which = activity % ACTIVITIES;
+        activity = p->slot[slot].next_waiter[which];
+        make_ready(p, slot, (enum activity)which);
     }
 }
 
-/* One segment of slot s is complete. */
+/* A receive has left the window of its channel. */
+static void window_moved(struct progression *p, struct channel *channel)
+{
+    channel->recv_done++;
+    if (channel->window_waiter != NONE)
+        make_ready(p, channel->window_waiter, BEGINNING);
+    channel->window_waiter = NONE;
+}
+
 static void segment_done(struct progression *p, uint32_t s, uint32_t segment)
 {
     struct live *live = &p->slot[s];
+    const uint32_t before = live->done;
     live->done_mask |= (uint64_t)1 << (segment - live->done);
     while (live->done_mask & 1) {
         live->done_mask >>= 1;
@@ -597,12 +817,14 @@ static void segment_done(struct progression *p, uint32_t s, uint32_t segment)
         live->done++;
     }
     if (live->op.kind == OP_RECV || live->op.kind == OP_RECV_REDUCE)
-        p->channel[live->channel].recv_done++;
-    if (live->done == live->segments) {
+        window_moved(p, &p->channel[live->channel]);
+    if (live->done == before)
+        return;
+    wake_waiters(p, live);
+    if (live->done == live->segments)
         slot_drop(p, s);
-        if (p->waits > 0)
-            drop_waits(p);
-    }
+    else if (live->begun < live->segments && live->state[BEGINNING] == PARKED) /* PROGRESSION_OUTSTANDING */
+        make_ready(p, s, BEGINNING);
 }
 
 /* ---- starting ---- */
@@ -624,130 +846,144 @@ static void fill_action(const struct progression *p, uint32_t s, enum action_kin
                               .first = segment == 0 && !live->joined};
 }
 
-static bool start_send(struct progression *p, uint32_t s, struct action *action)
+/* What has come of an activity that was ready: it has started a segment and may start more, has started its last, or is
+ * parked or waits. */
+enum outcome { STARTED_AND_READY, STARTED, HELD_BACK };
+
+/* Until `blocker` completes another segment. */
+static enum state wait_for(struct progression *p, uint32_t s, enum activity which, uint32_t blocker)
 {
-    struct live *live = &p->slot[s];
-    struct channel *channel = &p->channel[live->channel];
-    if (channel->send_begun != live->sequence + live->begun || !clear(p, live, live->begun))
-        return false;
-    channel->send_begun++;
-    fill_action(p, s, ACTION_SEND, live->begun++, action);
-    return true;
+    p->slot[s].next_waiter[which] = p->slot[blocker].waiter;
+    p->slot[blocker].waiter = activity_of(s, which);
+    return WAITING;
 }
 
-/* A RECV lands in the vector, so its hazards must be clear; a RECV_REDUCE lands in a slot of the caller. */
-static bool start_post(struct progression *p, uint32_t s, struct action *action)
+static bool may_reduce(const struct live *live)
 {
-    struct live *live = &p->slot[s];
-    struct channel *channel = &p->channel[live->channel];
-    if (channel->recv_begun != live->sequence + live->begun ||
-        channel->recv_begun - channel->recv_done >= p->params.window)
-        return false;
-    if (live->op.kind == OP_RECV && !clear(p, live, live->begun))
-        return false;
-    channel->recv_begun++;
-    fill_action(p, s, ACTION_POST, live->begun++, action);
-    return true;
+    return live->reducing < live->begun && ((live->arrived_mask >> (live->reducing - live->done)) & 1);
 }
 
-static bool start_reduce(struct progression *p, uint32_t s, struct action *action)
+static enum outcome reduce_one(struct progression *p, uint32_t s, struct action *action, enum state *state)
 {
     struct live *live = &p->slot[s];
-    if (live->reducing >= live->begun || !((live->arrived_mask >> (live->reducing - live->done)) & 1) ||
-        !clear(p, live, live->reducing))
-        return false;
-    fill_action(p, s, ACTION_REDUCE, live->reducing++, action);
-    return true;
-}
-
-static bool start_one(struct progression *p, uint32_t s, struct action *action)
-{
-    struct live *live = &p->slot[s];
-    if (live->op.kind == OP_RECV_REDUCE && start_reduce(p, s, action))
-        return true;
-    if (live->begun == live->segments || live->begun - live->done >= PROGRESSION_OUTSTANDING)
-        return false;
-    if (live->op.kind == OP_SEND)
-        return start_send(p, s, action);
-    if (is_message(live->op.kind))
-        return start_post(p, s, action);
-    if (!clear(p, live, live->begun))
-        return false;
-    fill_action(p, s, ACTION_LOCAL, live->begun++, action);
-    return true;
-}
-
-/* Where a scan begins: the oldest, or with disorder anywhere. */
-static uint32_t scan_start(struct progression *p)
-{
-    uint32_t s = p->first;
-    if (p->params.disorder != 0 && p->alive > 0) {
-        uint64_t skip = rng_below(p->params.disorder, p->picks++, p->alive);
-        while (skip-- > 0)
-            s = p->slot[s].next;
+    uint32_t blocker = NONE;
+    if (!may_reduce(live))
+        return HELD_BACK;
+    if (!clear(p, live, live->reducing, &blocker)) {
+        *state = wait_for(p, s, REDUCING, blocker);
+        return HELD_BACK;
     }
-    return s;
+    fill_action(p, s, ACTION_REDUCE, live->reducing++, action);
+    return may_reduce(live) ? STARTED_AND_READY : STARTED;
 }
 
-static bool start_any(struct progression *p, struct action *action)
+/* Messages of a channel begin in order, receives within the window. A RECV lands in the vector, so its hazards must be
+ * clear; a RECV_REDUCE lands in a slot of the caller. */
+static bool channel_allows(struct progression *p, uint32_t s)
 {
-    const uint32_t start = scan_start(p);
-    for (uint32_t s = start; s != NONE; s = p->slot[s].next)
-        if (p->slot[s].segments > 0 && start_one(p, s, action))
-            return true;
-    for (uint32_t s = p->first; s != start; s = p->slot[s].next)
-        if (p->slot[s].segments > 0 && start_one(p, s, action))
-            return true;
-    return false;
+    const struct live *live = &p->slot[s];
+    struct channel *channel = &p->channel[live->channel];
+    if (live->op.kind == OP_SEND)
+        return channel->send_begun == live->sequence + live->begun;
+    if (channel->recv_begun != live->sequence + live->begun)
+        return false;
+    if (channel->recv_begun - channel->recv_done >= p->params.window) {
+        channel->window_waiter = s;
+        return false;
+    }
+    return true;
+}
+
+static enum outcome begin_one(struct progression *p, uint32_t s, struct action *action, enum state *state)
+{
+    struct live *live = &p->slot[s];
+    const bool message = is_message(live->op.kind), sends = live->op.kind == OP_SEND;
+    uint32_t blocker = NONE;
+    if (live->begun - live->done >= PROGRESSION_OUTSTANDING)
+        return HELD_BACK;
+    if (message && !channel_allows(p, s))
+        return HELD_BACK;
+    if (live->op.kind != OP_RECV_REDUCE && !clear(p, live, live->begun, &blocker)) {
+        *state = wait_for(p, s, BEGINNING, blocker);
+        return HELD_BACK;
+    }
+    if (message) {
+        struct channel *channel = &p->channel[live->channel];
+        *(sends ? &channel->send_begun : &channel->recv_begun) += 1;
+    }
+    fill_action(p, s, sends ? ACTION_SEND : message ? ACTION_POST : ACTION_LOCAL, live->begun++, action);
+    if (live->begun < live->segments)
+        return STARTED_AND_READY;
+    if (live->follower != NONE)
+        make_ready(p, live->follower, BEGINNING);
+    return STARTED;
+}
+
+/* The oldest, or with disorder any. */
+static size_t pick(struct progression *p)
+{
+    return p->params.disorder == 0 ? 0 : (size_t)rng_below(p->params.disorder, p->picks++, p->readies);
 }
 
 enum status progression_next(struct progression *p, struct action *action)
 {
     for (;;) {
-        while (!taken_in(p) && p->alive < p->params.lookahead) {
+        while (!taken_in(p) && p->alive < p->params.lookahead)
             TRY(take_round(p));
-            p->stalled = false;
-        }
-        if (p->stalled)
+        if (p->readies == 0)
             return STATUS_AGAIN;
-        if (start_any(p, action))
+        const size_t i = pick(p);
+        const uint32_t s = p->ready[i] / ACTIVITIES;
+        enum state state = PARKED;
+        if (p->ready[i] % ACTIVITIES == REDUCING) {
+            const enum outcome outcome = reduce_one(p, s, action, &state);
+            if (outcome != STARTED_AND_READY)
+                ready_remove(p, i, state);
+            if (outcome != HELD_BACK)
+                return STATUS_OK;
+            continue;
+        }
+        const enum outcome outcome = begin_one(p, s, action, &state);
+        if (outcome != STARTED_AND_READY)
+            ready_remove(p, i, state);
+        if (outcome != HELD_BACK)
             return STATUS_OK;
-        p->stalled = true;
-        if (p->waits > 0)
-            drop_waits(p); /* those that had nothing to wait for: they may have kept the next round out */
     }
 }
 
 void progression_complete(struct progression *p, const struct action *action)
 {
     struct live *live = &p->slot[action->slot];
-    p->stalled = false;
-    if (action->kind == ACTION_POST && live->op.kind == OP_RECV_REDUCE)
-        live->arrived_mask |= (uint64_t)1 << (action->segment - live->done);
-    else
+    if (action->kind != ACTION_POST || live->op.kind != OP_RECV_REDUCE) {
         segment_done(p, action->slot, action->segment);
+        return;
+    }
+    live->arrived_mask |= (uint64_t)1 << (action->segment - live->done);
+    if (live->state[REDUCING] == PARKED && may_reduce(live))
+        make_ready(p, action->slot, REDUCING);
 }
 
 bool progression_finished(const struct progression *p)
 {
-    return taken_in(p) && p->alive == p->waits;
+    return taken_in(p) && p->alive == 0;
 }
 
-/* ----------------------------------------------------------------------------------------------------- life and
- * messages */
+/* ---- life and messages ---- */
 
 void progression_restart(struct progression *p)
 {
+    p->readies = 0;
     while (p->first != NONE)
         slot_drop(p, p->first);
-    memset(p->channel, 0, p->channels * sizeof(struct channel));
-    p->channels_used = 0;
+    if (++p->run == 0) { /* once in 2^32 runs the counters of old ones must go */
+        memset(p->channel, 0, p->channels * sizeof(struct channel));
+        p->channels_used = 0;
+    }
     if (p->written != NULL)
         memset(p->written, 0, ((size_t)p->shape->chunks / 64 + 1) * sizeof(uint64_t));
+    lane_order_restart(&p->order);
     p->round = 0;
     p->tail_taken = false;
-    p->waits = 0;
-    p->stalled = false;
     p->picks = 0;
     p->previous = (struct op){0};
     p->previous_counts = false;
@@ -763,8 +999,15 @@ enum status progression_create(const struct shape *shape, int rank, const struct
         return fail(STATUS_INTERNAL, "progression: rank, segment, window or lookahead out of range");
     TRY(memory_zeroed(&memory, 1, sizeof(struct progression)));
     struct progression *p = memory;
-    *p = (struct progression){
-        .shape = shape, .rank = rank, .params = *params, .first = NONE, .last = NONE, .free = NONE};
+    *p = (struct progression){.shape = shape,
+                              .rank = rank,
+                              .params = *params,
+                              .leaf_elements = params->count / shape->chunks,
+                              .leaf_rest = params->count % shape->chunks,
+                              .first = NONE,
+                              .last = NONE,
+                              .free = NONE};
+    lane_order_init(&p->order, shape->lanes);
     p->channels = 8;
     TRY_TO(done, memory_zeroed(&memory, p->channels, sizeof(struct channel)));
     p->channel = memory;
@@ -786,15 +1029,12 @@ void progression_destroy(struct progression *p)
     for (size_t s = 0; s < p->slots; s++)
         free(p->slot[s].dependencies);
     free(p->slot);
+    free(p->ready);
     free(p->channel);
+    free(p->index.head[READS]);
+    lane_order_release(&p->order);
     free(p->written);
     free(p);
-}
-
-void progression_watch_races(struct progression *p, progression_race_fn *race, void *context)
-{
-    p->race = race;
-    p->race_context = context;
 }
 
 const struct op *progression_oldest(const struct progression *p)

@@ -96,9 +96,4 @@ void progression_describe(const struct progression *progression, size_t limit, s
 /* The oldest incomplete op, NULL when none. Valid until the next call. */
 const struct op *progression_oldest(const struct progression *progression);
 
-/* Verifier's view: called for each pair of ops of different lanes that conflict and that no WAIT or FENCE orders.
- * Complete only with lookahead = UINT32_MAX. */
-typedef void progression_race_fn(void *context, const struct op *earlier, const struct op *later);
-void progression_watch_races(struct progression *progression, progression_race_fn *race, void *context);
-
 #endif

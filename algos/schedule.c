@@ -186,6 +186,17 @@ struct traffic {
     size_t joined;   /* elements of the message still being built */
 };
 
+bool range_fits(const struct shape *shape, const struct range *range)
+{
+    if (range->chunks == 0 || range->chunks > shape->chunks)
+        return false;
+    if (range->buffer == BUFFER_VECTOR)
+        return range->chunk <= shape->chunks - range->chunks;
+    if (range->buffer != BUFFER_SCRATCH || range->chunk / shape->chunks >= shape->scratch)
+        return false;
+    return range->chunk % shape->chunks <= shape->chunks - range->chunks;
+}
+
 size_t range_elements(const struct range *range, size_t count, uint32_t chunks)
 {
     const uint32_t leaf = range->chunk % chunks;

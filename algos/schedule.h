@@ -53,7 +53,8 @@ enum op_kind {
     OP_REDUCE,      /* dst = dst (+) weight * src; src and dst of equal size            */
     OP_COPY,        /* dst = weight * src; equal size                                   */
     OP_SCALE,       /* dst = weight * dst                                               */
-    OP_WAIT,        /* every op of lane `wait_lane` with a round <= `round` is complete */
+    OP_WAIT,        /* what follows in this lane is ordered after what stands before in `wait_lane` with a round <=
+                       `wait_round`, and after what that is ordered after */
     OP_FENCE,       /* joins lanes lane .. lane+lanes-1: what follows in them is ordered after what stands before */
     OP_KINDS
 };
@@ -200,6 +201,9 @@ bool shape_describe(const struct shape *shape, struct text *text);
 size_t partition_offset(size_t count, uint32_t chunks, uint32_t c);
 /* Elements in a range of either buffer (a scratch range lies in one plane of `chunks` leaves). */
 size_t range_elements(const struct range *range, size_t count, uint32_t chunks);
+
+/* Whether a range lies within the vector, or within one of the planes that the shape has. */
+bool range_fits(const struct shape *shape, const struct range *range);
 
 /* Totals of one rank's schedule for count elements of `size` bytes, by walking emit: payload bytes sent and messages
  * (SENDs with at least one element; joined ones once). Any pointer may be NULL. */

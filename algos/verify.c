@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algos/lane_order.h"
 #include "algos/progression.h"
 #include "algos/rounding.h"
 #include "base/memory.h"
@@ -43,8 +44,7 @@ struct trial {
     uint64_t seed;
 };
 
-/* Up to SMALL workers all of them, above that what verify.h says. The first that is run takes in everything at once where
- * there can be races: only then are all of them seen (lookahead_of). */
+/* Up to SMALL workers all of them, above that what verify.h says. */
 static const struct trial trials[] = {
     {.when = WITHOUT_HALVES, .aliased = true, .segment = 1, .lookahead = SMALL, .order = OLDEST_FIRST},
     {.when = ALWAYS, .segment = NONE, .lookahead = 12, .order = RANDOM_ORDER, .seed = 3},
@@ -148,9 +148,6 @@ struct world {
     uint64_t picks;
     bool sent_partial; /* a sum that is no result yet has travelled */
     bool malformed;    /* an op is; nothing else is worth looking for */
-    bool found_race;
-    struct op race[2];
-    int race_worker;
 };
 
 /* ------------------------------------------------------------------------------------------------------------- faults
@@ -551,12 +548,145 @@ static enum status match_messages(struct world *w)
     return STATUS_OK;
 }
 
-/* Something is wrong: if messages do not match, that is the cause. */
-static enum status name_mismatch(struct world *w)
+/* ---- races: conflicting ops of two lanes that nothing orders (rules 2 and 3) ---- */
+
+/* The latest position + 1 at which a lane has read and written a leaf, 0: never. If these come before an op, all earlier
+ * ones of that lane do. */
+struct touches {
+    uint64_t read, written;
+};
+
+/* Watches the ops of one worker. */
+struct watcher {
+    struct sink sink; /* first */
+    const struct shape *shape;
+    struct lane_order order;
+    struct touches *touches; /* of each leaf, then each lane */
+    size_t size;
+    uint32_t number; /* of ops in this round */
+    bool found;
+    uint64_t earlier, later; /* positions of a pair */
+};
+
+static void watch_range(struct watcher *watcher, const struct op *op, const struct range *range, bool writes)
+{
+    const uint64_t position = (uint64_t)op->round << 32 | watcher->number;
+    const uint32_t clock = lane_order_clock(&watcher->order, op->lane);
+    const size_t base = range->buffer == BUFFER_SCRATCH ? watcher->shape->chunks : 0, lanes = watcher->shape->lanes;
+    for (uint32_t i = 0; i < range->chunks && !watcher->found; i++) {
+        struct touches *leaf = &watcher->touches[(base + range->chunk + i) * lanes];
+        for (uint16_t l = 0; l < lanes && !watcher->found; l++) {
+            uint64_t latest = leaf[l].written;
+            if (writes && leaf[l].read > latest)
+                latest = leaf[l].read;
+            if (l == op->lane || latest == 0 || lane_order_precedes(&watcher->order, l, latest - 1, clock))
+                continue;
+            watcher->found = true;
+            watcher->earlier = latest - 1;
+            watcher->later = position;
+        }
+        *(writes ? &leaf[op->lane].written : &leaf[op->lane].read) = position + 1;
+    }
+}
+
+static enum status watch(struct sink *sink, const struct op *op)
+{
+    struct watcher *watcher = (struct watcher *)sink;
+    const struct shape *shape = watcher->shape;
+    const bool orders = op->kind == OP_WAIT || op->kind == OP_FENCE;
+    watcher->number++;
+    if (op->lane >= shape->lanes || (op->kind == OP_WAIT && op->wait_lane >= shape->lanes) ||
+        (op->kind == OP_FENCE && op->lanes > shape->lanes - op->lane))
+        return STATUS_OK; /* malformed, which no trial has come to */
+    if (orders)
+        return lane_order_take(&watcher->order, (uint64_t)op->round << 32 | watcher->number, op);
+    const bool reads = op->kind == OP_SEND || op->kind == OP_REDUCE || op->kind == OP_COPY;
+    if (reads && range_fits(shape, &op->src))
+        watch_range(watcher, op, &op->src, false);
+    if (op->kind != OP_SEND && range_fits(shape, &op->dst))
+        watch_range(watcher, op, &op->dst, true);
+    return STATUS_OK;
+}
+
+/* Gives the op at a position. */
+struct getter {
+    struct sink sink; /* first */
+    uint32_t number;
+    struct op op;
+};
+
+static enum status get(struct sink *sink, const struct op *op)
+{
+    struct getter *getter = (struct getter *)sink;
+    if (--getter->number == 0)
+        getter->op = *op;
+    return STATUS_OK;
+}
+
+static enum status op_at(const struct shape *shape, int rank, uint64_t position, struct op *op)
+{
+    struct getter getter = {.sink = {.op = get, .round = (uint32_t)(position >> 32)}, .number = (uint32_t)position};
+    TRY(shape->algorithm->emit(shape, rank, getter.sink.round, &getter.sink));
+    *op = getter.op;
+    return STATUS_OK;
+}
+
+static enum status report_race(struct world *w, int rank, const struct watcher *watcher)
+{
+    struct op earlier = {0}, later = {0};
+    TRY(op_at(w->shape, rank, watcher->earlier, &earlier));
+    TRY(op_at(w->shape, rank, watcher->later, &later));
+    report(w, FAULT_RACE, "worker %d: nothing orders round %u lane %u %s %d and round %u lane %u %s %d", rank,
+           (unsigned)earlier.round, (unsigned)earlier.lane, op_words(&earlier), (int)earlier.peer,
+           (unsigned)later.round, (unsigned)later.lane, op_words(&later), (int)later.peer);
+    return STATUS_OK;
+}
+
+static enum status watch_worker(struct watcher *watcher, int rank)
+{
+    const struct shape *shape = watcher->shape;
+    memset(watcher->touches, 0, watcher->size * sizeof(struct touches));
+    lane_order_restart(&watcher->order);
+    for (uint32_t round = 0; round < shape->rounds && !watcher->found; round++) {
+        watcher->sink.round = round;
+        watcher->sink.lane = 0;
+        watcher->number = 0;
+        TRY(shape->algorithm->emit(shape, rank, round, &watcher->sink));
+    }
+    return STATUS_OK;
+}
+
+static enum status find_races(struct world *w)
+{
+    enum status status = STATUS_OK;
+    const struct shape *shape = w->shape;
+    struct watcher watcher = {.sink = {.op = watch}, .shape = shape};
+    void *memory = NULL;
+    if (shape->lanes == 1)
+        return STATUS_OK;
+    lane_order_init(&watcher.order, shape->lanes);
+    watcher.size = (size_t)shape->chunks * (1 + (size_t)shape->scratch) * shape->lanes;
+    TRY_TO(done, memory_zeroed(&memory, watcher.size, sizeof(struct touches)));
+    watcher.touches = memory;
+    for (int r = 0; r < shape->workers && !watcher.found; r++) {
+        TRY_TO(done, watch_worker(&watcher, r));
+        if (watcher.found)
+            TRY_TO(done, report_race(w, r, &watcher));
+    }
+done:
+    free(watcher.touches);
+    lane_order_release(&watcher.order);
+    return status;
+}
+
+/* A trial has gone wrong: if messages do not match or lanes race, that is the cause. */
+static enum status name_cause(struct world *w)
 {
     const struct verify_result found = *w->result;
     *w->result = (struct verify_result){.fault = FAULT_NONE};
     TRY(match_messages(w));
+    if (w->result->fault == FAULT_NONE)
+        TRY(find_races(w));
     if (w->result->fault == FAULT_NONE)
         *w->result = found;
     return STATUS_OK;
@@ -943,32 +1073,7 @@ static void judge_rounding(struct world *w)
 /* ------------------------------------------------------------------------------------------------------------- trials
  */
 
-static void watch_race(void *context, const struct op *earlier, const struct op *later)
-{
-    struct world *w = context;
-    if (!w->found_race) {
-        w->found_race = true;
-        w->race[0] = *earlier;
-        w->race[1] = *later;
-    }
-}
-
-static void report_race(struct world *w)
-{
-    if (w->found_race)
-        report(w, FAULT_RACE, "worker %d: nothing orders round %u lane %u %s %d and round %u lane %u %s %d",
-               w->race_worker, (unsigned)w->race[0].round, (unsigned)w->race[0].lane, op_words(&w->race[0]),
-               (int)w->race[0].peer, (unsigned)w->race[1].round, (unsigned)w->race[1].lane, op_words(&w->race[1]),
-               (int)w->race[1].peer);
-}
-
-/* Only a progression that takes in all at once sees all races. */
-static uint32_t lookahead_of(const struct world *w)
-{
-    return (w->trial == trials || w->trial->lossy) && w->shape->lanes > 1 ? UINT32_MAX : w->trial->lookahead;
-}
-
-/* Every worker takes in its first rounds (all of them without lookahead) and starts one action, which is kept. */
+/* Every worker takes in its first rounds and starts one action, which is kept. */
 static enum status prime(struct world *w, struct action *first, bool *has_first)
 {
     for (int r = 0; r < w->shape->workers; r++) {
@@ -976,18 +1081,14 @@ static enum status prime(struct world *w, struct action *first, bool *has_first)
             .count = w->shape->chunks,
             .segment = w->trial->segment < w->shape->chunks ? w->trial->segment : w->shape->chunks,
             .window = 1,
-            .lookahead = lookahead_of(w),
+            .lookahead = w->trial->lookahead,
             .aliased = w->trial->aliased,
             .disorder = w->trial->order == RANDOM_ORDER ? w->trial->seed * 1000003 + (uint64_t)r : 0};
         TRY(progression_create(w->shape, r, &params, &w->progression[r]));
-        const bool raced = w->found_race;
-        progression_watch_races(w->progression[r], watch_race, w);
         const enum status status = progression_next(w->progression[r], &first[r]);
         if (status < 0)
             return report_malformed(w, status);
         has_first[r] = status == STATUS_OK;
-        if (!raced)
-            w->race_worker = r;
     }
     return STATUS_OK;
 }
@@ -1049,7 +1150,6 @@ static enum status run_trial(const struct shape *shape, const struct shape *whol
     TRY_TO(done, world_create(&w));
     set_up_values(&w);
     TRY_TO(done, prime(&w, first, has_first));
-    report_race(&w);
     if (result->fault == FAULT_NONE) {
         TRY_TO(done, begin(&w, first, has_first));
         TRY_TO(done, drive(&w));
@@ -1060,8 +1160,10 @@ static enum status run_trial(const struct shape *shape, const struct shape *whol
         judge_rounding(&w);
     else if (result->fault == FAULT_NONE && trial->part == WHOLE)
         judge_trees(&w, trees, first_trial);
+    if (result->fault == FAULT_NONE && (first_trial || trial->lossy))
+        TRY_TO(done, find_races(&w));
     if (result->fault != FAULT_NONE && !w.malformed)
-        TRY_TO(done, name_mismatch(&w));
+        TRY_TO(done, name_cause(&w));
 done:
     free(first);
     free(has_first);
@@ -1163,8 +1265,7 @@ static void judge_traits(const struct shape *shape, struct verify_result *result
 
 static bool applies(const struct trial *trial, const struct shape *shape, bool in_halves)
 {
-    return trial->when == ALWAYS || shape->workers <= SMALL ||
-           (trial->when == WITHOUT_HALVES && (!in_halves || shape->lanes > 1));
+    return trial->when == ALWAYS || shape->workers <= SMALL || (trial->when == WITHOUT_HALVES && !in_halves);
 }
 
 enum status verify_shape(const struct shape *shape, struct verify_result *result)

@@ -592,14 +592,118 @@ Test(mutants, without_a_wait_or_a_fence_between_lanes)
     expect_toy(&fence_too_wide, 1, 2, FAULT_BAD_OP, "a fence over unknown lanes");
 }
 
-/* Waits across two lanes of one worker, each for what the other holds back. */
+/* Waits across two lanes of one worker, each for what stands after it in the other. */
 TOY(waits_in_a_circle, TOY_SEND(1, 0, 0, 0, 0, 2), TOY_FINAL(0, 0, 0, 1, 0, 2), TOY_WAIT(0, 1, 0, 1, 1),
     TOY_WAIT(0, 1, 1, 0, 1), TOY_SEND(0, 1, 0, 1, 0, 1), TOY_RECV(0, 1, 1, 1, 0, 1), TOY_FENCE(1, 1, 0, 2),
     TOY_RECV(1, 1, 0, 0, 0, 1), TOY_SEND(1, 1, 1, 0, 1, 1));
 
 Test(mutants, with_lanes_that_wait_for_each_other)
 {
-    expect_toy(&waits_in_a_circle, 2, 2, FAULT_DEADLOCK, "waits in a circle");
+    expect_toy(&waits_in_a_circle, 2, 2, FAULT_RACE, "waits in a circle");
+}
+
+/* Worker 0 adds what 1 and 2 have in lanes 0 and 1, and sends the result back in lane 2: a chain. */
+#define CHAIN(...)                                                                                                     \
+    TOY_SEND(1, 0, 0, 0, 0, 1), TOY_REDUCE(0, 0, 0, 1, 0, 1), TOY_SEND(2, 1, 1, 0, 0, 1), __VA_ARGS__,                 \
+        TOY_SEND(0, 2, 2, 1, 0, 1), TOY_SEND(0, 2, 2, 2, 0, 1), TOY_WAIT(1, 2, 2, 0, 0), TOY_RECV(1, 2, 2, 0, 0, 1),   \
+        TOY_WAIT(2, 2, 2, 1, 1), TOY_RECV(2, 2, 2, 0, 0, 1)
+TOY(chain_of_waits, CHAIN(TOY_WAIT(0, 1, 1, 0, 0), TOY_FINAL(0, 1, 1, 2, 0, 1), TOY_WAIT(0, 2, 2, 1, 1)));
+TOY(chain_of_waits_and_fences, CHAIN(TOY_FENCE(0, 1, 0, 2), TOY_FINAL(0, 1, 1, 2, 0, 1), TOY_WAIT(0, 2, 2, 1, 1)));
+TOY(chain_of_fences, CHAIN(TOY_FENCE(0, 1, 0, 2), TOY_FINAL(0, 1, 1, 2, 0, 1), TOY_FENCE(0, 2, 1, 2)));
+TOY(chain_without_its_first, CHAIN(TOY_FINAL(0, 1, 1, 2, 0, 1), TOY_WAIT(0, 2, 2, 1, 1)));
+TOY(chain_without_its_second, CHAIN(TOY_WAIT(0, 1, 1, 0, 0), TOY_FINAL(0, 1, 1, 2, 0, 1), TOY_WAIT(0, 2, 2, 0, 0)));
+TOY(chain_for_too_early_a_round, CHAIN(TOY_WAIT(0, 1, 1, 0, 0), TOY_FINAL(0, 1, 1, 2, 0, 1), TOY_WAIT(0, 2, 2, 1, 0)));
+TOY(chain_waited_for_too_early, CHAIN(TOY_WAIT(0, 1, 1, 0, 0), TOY_WAIT(0, 1, 2, 1, 1), TOY_FINAL(0, 1, 1, 2, 0, 1)));
+/* Lane 2 waits for a lane that touches nothing, but has waited for lane 0. */
+TOY(through_an_idle_lane, TOY_SEND(1, 0, 0, 0, 0, 1), TOY_FINAL(0, 0, 0, 1, 0, 1), TOY_WAIT(0, 1, 1, 0, 0),
+    TOY_WAIT(0, 2, 2, 1, 1), TOY_SEND(0, 2, 2, 1, 0, 1), TOY_WAIT(1, 1, 1, 0, 0), TOY_WAIT(1, 2, 2, 1, 2),
+    TOY_RECV(1, 2, 2, 0, 0, 1));
+
+static void expect_lanes(struct toy *toy, int workers, enum fault fault, const char *what)
+{
+    const struct shape shape = toy_shape(toy, workers, 1, 3);
+    expect_fault(&shape, fault, what);
+}
+
+Test(mutants, with_chains_of_waits_and_fences_between_lanes)
+{
+    expect_lanes(&chain_of_waits, 3, FAULT_NONE, "waits");
+    expect_lanes(&chain_of_waits_and_fences, 3, FAULT_NONE, "a fence and a wait");
+    expect_lanes(&chain_of_fences, 3, FAULT_NONE, "fences");
+    expect_lanes(&chain_without_its_first, 3, FAULT_RACE, "lanes 0 and 1 are not ordered");
+    expect_lanes(&chain_without_its_second, 3, FAULT_RACE, "lane 2 does not wait for lane 1");
+    expect_lanes(&chain_for_too_early_a_round, 3, FAULT_RACE, "a wait for round 0");
+    expect_lanes(&chain_waited_for_too_early, 3, FAULT_RACE, "a wait before what it is for");
+    expect_lanes(&through_an_idle_lane, 2, FAULT_NONE, "through a lane that does nothing");
+}
+
+/* Two lanes of worker 0 and what they do with leaves 0 and 1. */
+TOY(lanes_apart, TOY_SEND(1, 0, 0, 0, 0, 1), TOY_SEND(1, 0, 1, 0, 1, 1), TOY_FINAL(0, 0, 0, 1, 0, 1),
+    TOY_FINAL(0, 0, 1, 1, 1, 1), TOY_SEND(0, 1, 0, 1, 0, 1), TOY_SEND(0, 1, 1, 1, 1, 1), TOY_RECV(1, 1, 0, 0, 0, 1),
+    TOY_RECV(1, 1, 1, 0, 1, 1));
+TOY(lanes_overlap, TOY_SEND(1, 0, 0, 0, 0, 1), TOY_SEND(1, 0, 1, 0, 1, 1), TOY_FINAL(0, 0, 0, 1, 0, 1),
+    TOY_FINAL(0, 0, 1, 1, 1, 1), TOY_SEND(0, 1, 0, 1, 0, 2), TOY_FENCE(1, 1, 0, 2), TOY_RECV(1, 1, 0, 0, 0, 2));
+TOY(lanes_both_read, TOY_SEND(1, 0, 0, 0, 0, 1), TOY_SEND(2, 0, 0, 0, 0, 1), TOY_REDUCE(0, 0, 0, 1, 0, 1),
+    TOY_FINAL(0, 0, 0, 2, 0, 1), TOY_FENCE(0, 1, 0, 2), TOY_SEND(0, 1, 0, 1, 0, 1), TOY_SEND(0, 1, 1, 2, 0, 1),
+    TOY_RECV(1, 1, 0, 0, 0, 1), TOY_FENCE(2, 1, 0, 2), TOY_RECV(2, 1, 1, 0, 0, 1));
+TOY(overwritten_while_read, TOY_SEND(1, 0, 0, 0, 0, 1), TOY_FINAL(0, 0, 0, 1, 0, 1), TOY_SEND(0, 1, 0, 1, 0, 1),
+    TOY_RECV(1, 1, 0, 0, 0, 1), TOY_SEND(1, 2, 0, 0, 0, 1), TOY_WAIT(0, 2, 1, 0, 0), TOY_RECV(0, 2, 0, 1, 0, 1),
+    {0, {.kind = OP_COPY, .round = 2, .lane = 1, .peer = -1, .src = TOY_LEAVES(0, 1), .dst = TOY_LEAVES(0, 1)}});
+
+Test(mutants, with_lanes_that_touch_the_same_or_not)
+{
+    const struct shape apart = toy_shape(&lanes_apart, 2, 2, 2), across = toy_shape(&lanes_overlap, 2, 2, 2),
+                       readers = toy_shape(&lanes_both_read, 3, 1, 2),
+                       overwritten = toy_shape(&overwritten_while_read, 2, 1, 2);
+    expect_fault(&apart, FAULT_NONE, "each its own leaf");
+    expect_fault(&across, FAULT_RACE, "one lane reads what the other has written");
+    expect_fault(&readers, FAULT_NONE, "both read");
+    expect_fault(&overwritten, FAULT_RACE, "one lane writes what the other reads");
+}
+
+#define LOCAL(k, t, l, from, to, f)                                                                                    \
+    {                                                                                                                  \
+        0,                                                                                                             \
+        {                                                                                                              \
+            .kind = (k), .flags = (f), .round = (t), .lane = (l), .peer = -1, .src = from, .dst = to, .weight = 1      \
+        }                                                                                                              \
+    }
+#define PLANE_RECV(t, l, c)                                                                                            \
+    {                                                                                                                  \
+        0,                                                                                                             \
+        {                                                                                                              \
+            .kind = OP_RECV, .round = (t), .lane = (l), .peer = 1, .dst = TOY_PLANE(c, 1), .weight = 1                 \
+        }                                                                                                              \
+    }
+/* Worker 0 takes the other's vector into a plane in lane 1 and adds it in lane 0. */
+#define THROUGH_SCRATCH(...)                                                                                           \
+    TOY_SEND(1, 0, 1, 0, 0, 1), PLANE_RECV(0, 1, 0), __VA_ARGS__, TOY_SEND(0, 2, 0, 1, 0, 1), TOY_FENCE(1, 2, 0, 2),   \
+        TOY_RECV(1, 2, 0, 0, 0, 1)
+TOY(scratch_waited_for,
+    THROUGH_SCRATCH(TOY_WAIT(0, 1, 0, 1, 0), LOCAL(OP_REDUCE, 1, 0, TOY_PLANE(0, 1), TOY_LEAVES(0, 1), OP_FINAL)));
+TOY(scratch_not_waited_for, THROUGH_SCRATCH(LOCAL(OP_REDUCE, 1, 0, TOY_PLANE(0, 1), TOY_LEAVES(0, 1), OP_FINAL)));
+TOY(scratch_of_another_plane,
+    THROUGH_SCRATCH(TOY_WAIT(0, 1, 0, 1, 0), LOCAL(OP_REDUCE, 1, 0, TOY_PLANE(1, 1), TOY_LEAVES(0, 1), OP_FINAL)));
+TOY(scratch_copied, THROUGH_SCRATCH(TOY_WAIT(0, 1, 0, 1, 0), LOCAL(OP_COPY, 1, 0, TOY_PLANE(0, 1), TOY_PLANE(1, 1), 0),
+                                    LOCAL(OP_REDUCE, 1, 0, TOY_PLANE(1, 1), TOY_LEAVES(0, 1), OP_FINAL)));
+TOY(scratch_as_the_sum,
+    THROUGH_SCRATCH(TOY_WAIT(0, 1, 0, 1, 0), LOCAL(OP_REDUCE, 1, 0, TOY_LEAVES(0, 1), TOY_PLANE(0, 1), OP_FINAL),
+                    LOCAL(OP_COPY, 1, 0, TOY_PLANE(0, 1), TOY_LEAVES(0, 1), 0)));
+
+static void expect_scratch(struct toy *toy, enum fault fault, const char *what)
+{
+    struct shape shape = toy_shape(toy, 2, 1, 2);
+    shape.scratch = 2;
+    expect_fault(&shape, fault, what);
+}
+
+Test(mutants, with_scratch_planes)
+{
+    expect_scratch(&scratch_waited_for, FAULT_NONE, "waited for");
+    expect_scratch(&scratch_not_waited_for, FAULT_RACE, "not waited for");
+    expect_scratch(&scratch_of_another_plane, FAULT_SCRATCH, "another plane");
+    expect_scratch(&scratch_copied, FAULT_NONE, "from plane to plane");
+    expect_scratch(&scratch_as_the_sum, FAULT_NONE, "summed up in the plane");
 }
 
 /* Complete everywhere after the first round, and then spread by a worker that does not own it. */
