@@ -9,8 +9,8 @@
  * Sums are taken in the order of ranks, as a loop over the workers would: ((x0 + x1) + x2) + ...
  *
  * Rounds: 2(p-1) + chunks - 1. Sent: 2n bytes in 2 chunks messages, half of that at both ends. Cost for chunks = 1:
- * (p-1) (2 (alpha + n beta) + n gamma); with large chunk counts it comes down to 2 n beta. Source: libraries' "pipeline"
- * and "chain" trees (Open MPI); J. Worringen, EuroPVM/MPI 2003; NCCL's trees are chains within a node.
+ * (p-1) (2 (alpha + n beta) + n gamma); with more chunks it comes near 2 n beta. Source: libraries' "pipeline"
+ * and "chain" trees (Open MPI); J. Worringen, LCN 2003; NCCL's trees are chains within a node.
  */
 #include <math.h>
 
