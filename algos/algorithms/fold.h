@@ -53,4 +53,12 @@ static inline enum status fold_emit(const struct fold *fold, int rank, bool fold
     return folding ? emit_recv_reduce(sink, rank - 1, 0, chunks, false) : emit_send(sink, rank - 1, 0, chunks);
 }
 
+/* Seconds for exchanging whole vectors with a peer of the core in each of `levels` rounds, and for folding. */
+static inline double fold_cost_of_vectors(const struct fold *fold, const struct cost_model *model, size_t bytes)
+{
+    const double move = model->latency_s + (double)bytes * model->seconds_per_byte;
+    const double add = (double)bytes * model->reduce_s_per_byte;
+    return fold->levels * (move + add) + (fold->extra > 0 ? 2 * move + add : 0);
+}
+
 #endif

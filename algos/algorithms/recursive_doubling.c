@@ -37,9 +37,7 @@ static enum status doubling_emit(const struct shape *shape, int rank, uint32_t r
 static double doubling_cost(const struct shape *shape, const struct cost_model *model, size_t bytes)
 {
     const struct fold fold = fold_of(shape->workers);
-    const double move = model->latency_s + (double)bytes * model->seconds_per_byte;
-    const double add = (double)bytes * model->reduce_s_per_byte;
-    return fold.levels * (move + add) + (fold.extra > 0 ? 2 * move + add : 0);
+    return fold_cost_of_vectors(&fold, model, bytes);
 }
 
 const struct algorithm algorithm_recursive_doubling = {
