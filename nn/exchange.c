@@ -62,9 +62,24 @@ struct exchanges {
     uint64_t counted_ns; /* flights are counted up to here */
 };
 
+/* A mean that is not the same to the last bit on all workers would let their parameters drift apart. */
+static enum status check_bits(const struct exchanges *exchanges, const struct shape *shape)
+{
+    if (shape->workers == 1 || !spec_is_exact(exchanges->spec) || (shape->traits & TRAIT_EQUAL_BITS) != 0)
+        return STATUS_OK;
+    return fail(STATUS_REFUSED,
+                "%s: the sums of %d workers differ in their last bits, so parameters would drift apart: take one with "
+                "equal-bits (chorale list)",
+                exchanges->name, shape->workers);
+}
+
 static enum status make_shape(const struct exchanges *exchanges, uint64_t step, size_t count, struct shape **shape)
 {
-    return spec_shape(exchanges->spec, exchanges->layout, step, count, shape);
+    TRY(spec_shape(exchanges->spec, exchanges->layout, step, count, shape));
+    enum status status = check_bits(exchanges, *shape);
+    if (status < 0)
+        shape_destroy(*shape);
+    return status;
 }
 
 static void release_line(struct line *line)

@@ -1,15 +1,18 @@
 /* auto.c - takes the schedule that is quickest for the size of the vector, as MPI and NCCL do inside.
  *
- * Candidates: every exact schedule of the catalogue with default options that takes the team, by its closed form with
- * latency=, bandwidth= and reduce=, and overhead= for each message that worker 0 sends and for as many that it receives
- * (closed forms let a root talk to everybody at once); or, with costs=FILE, those that `chorale bench --format=csv` has measured, with the
- * options they were measured with (algos/costs.h: of the worker count that is nearest to the team's, interpolated over
- * the size). Of equally quick ones the first. Whoever needs halves gets a candidate with halves.
+ * Candidates are the exact schedules that take the team and leave equal bits on all workers. Without costs: those of the
+ * catalogue with default options, by their closed form with latency=, bandwidth= and reduce=, and overhead= for each
+ * message that worker 0 sends and for as many that it receives (closed forms let a root talk to everybody at once). With
+ * costs=FILE: those that `chorale bench --format=csv` has measured, with the options they were measured with
+ * (algos/costs.h; of the worker count that is nearest to the team's, interpolated over the size). Of equally quick ones
+ * the first. Whoever needs halves gets a candidate with halves.
  *
  * The defaults of latency, bandwidth and reduce are what `chorale calibrate` has fitted to two workers in the shared
  * memory of one machine (README, Figures); that of overhead is a guess, a third of the latency. A network of yours wants
- * its own. The choice is by size alone, so deterministic=1 is
- * refused: two schedules add up in two orders. All else is that of the schedule taken: rounds, traits, halves.
+ * its own.
+ *
+ * The choice is by size, so deterministic=1 is refused: two schedules add up in two orders. All else is that of the
+ * schedule taken: rounds, traits, halves.
  *
  * Source: tables of R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19(1), 2005; NCCL's tuning model.
  */
@@ -79,10 +82,10 @@ static enum status consider(struct choice *choice, struct shape *shape, const ch
     return STATUS_OK;
 }
 
-/* Whether it has no choice of its own, computes the sum, and has what is asked for. */
+/* Whether it has no choice of its own, leaves the sum in equal bits on all workers, and has what is asked for. */
 static bool suits(const struct shape_request *request, const struct shape *shape)
 {
-    return (shape->traits & (TRAIT_INEXACT | TRAIT_SIZE_DEPENDENT)) == 0 &&
+    return (shape->traits & (TRAIT_INEXACT | TRAIT_SIZE_DEPENDENT | TRAIT_EQUAL_BITS)) == TRAIT_EQUAL_BITS &&
            (!request->halves || shape_has_halves(shape));
 }
 
@@ -260,7 +263,7 @@ const struct algorithm algorithm_auto = {
     .aliases = "",
     .summary = "the schedule that is quickest for the vector's size, by closed forms or by measured times",
     .source = "Thakur, Rabenseifner, Gropp 2005; NCCL",
-    .traits = TRAIT_ANY_SIZE | TRAIT_HALVES | TRAIT_SIZE_DEPENDENT,
+    .traits = TRAIT_ANY_SIZE | TRAIT_HALVES | TRAIT_SIZE_DEPENDENT | TRAIT_EQUAL_BITS,
     .options = auto_options,
     .shape = auto_shape,
     .emit = auto_emit,

@@ -80,7 +80,8 @@ static double least_cost(const struct layout *layout, size_t count, double laten
         if (!algorithm_in_all(all[i]) || all[i]->cost == NULL || strcmp(all[i]->name, "auto") == 0 ||
             shape_create(all[i], &request, &shape) < 0)
             continue;
-        least = fmin(least, all[i]->cost(shape, &model, count * 4));
+        if ((shape->traits & TRAIT_EQUAL_BITS) != 0)
+            least = fmin(least, all[i]->cost(shape, &model, count * 4));
         shape_destroy(shape);
     }
     return least;
@@ -140,6 +141,7 @@ Test(automatic, is_the_schedule_that_it_took)
             cr_expect_eq(shape->lanes, taken->lanes);
             cr_expect_eq(shape->scratch, taken->scratch);
             cr_expect_eq(shape->traits, taken->traits | TRAIT_SIZE_DEPENDENT);
+            cr_expect((shape->traits & TRAIT_EQUAL_BITS) != 0);
             cr_expect_eq(shape_has_halves(shape), shape_has_halves(taken));
             EXPECT_OK(verify_shape(shape, &result));
             cr_expect(result.ok, "%s: %s", words.data, result.reason);

@@ -125,6 +125,7 @@ Test(usage, shapes_that_can_not_be)
     REFUSED("bench -n 2,3 --allreduce=" NO_HALVES, 2, "recursive-doubling", "no halves", "inter");
     REFUSED("bench -n 2 --json --allreduce=" NO_HALVES, 2, "no halves");
     REFUSED(CNN " -n 2 --out=run --allreduce=" NO_HALVES, 2, "no halves");
+    REFUSED(CNN " -n 8 --out=run --allreduce=swing-latency", 2, "drift apart", "equal-bits");
     REFUSED("verify -n 1..4 --allreduce=" NO_HALVES, 2, "no halves");
     REFUSED("sim allreduce -n 4 --platform=" IDEAL " --allreduce=" NO_HALVES, 2, "no halves");
     REFUSED("sim train -n 4 --platform=" IDEAL " --profile=" PROFILE " --allreduce=" NO_HALVES, 2, "no halves");
