@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algos/spec.h"
 #include "base/memory.h"
 
 #define CODEC(stem) extern const struct codec codec_##stem;
@@ -18,10 +19,10 @@ static const struct codec *const catalogue[] = {
 };
 
 enum {
-    CODECS = 0
-#define CODEC(stem) +1
+#define CODEC(stem) NUMBER_OF_##stem,
 #include "comm/codec.def"
 #undef CODEC
+    CODECS
 };
 
 const struct codec *const *codec_catalogue(size_t *count)
@@ -132,13 +133,40 @@ bool wire_format_changes(const struct wire_format *format, enum dtype dtype)
     return format != NULL && format->codec != NULL && strcmp(format->codec->name, dtype_name(dtype)) != 0;
 }
 
-enum status wire_format_check(const struct wire_format *format, enum dtype dtype)
+/* Partial sums travel: names the schedules in which they don't. */
+static enum status refuse_sums(const struct wire_format *format, const struct shape *shape)
 {
-    if (dtype == DTYPE_F32 || !wire_format_changes(format, dtype))
+    size_t count = 0;
+    struct text names = {0};
+    const struct algorithm *const *algorithms = catalogue_algorithms(&count);
+    for (size_t i = 0; i < count; i++)
+        if ((algorithms[i]->traits & TRAIT_WHOLE_INPUTS) && algorithm_in_all(algorithms[i]))
+            text_addf(&names, "%s%s", names.length > 0 ? ", " : "", algorithms[i]->name);
+    (void)fail(STATUS_REFUSED,
+               "%s sends partial sums, of which the wire format %s would lose more at each hop: take one of %s, or "
+               "--wire=f16 or bf16",
+               shape->algorithm->name, format->codec->name, text_string(&names));
+    text_release(&names);
+    return STATUS_REFUSED;
+}
+
+enum status wire_format_check(const struct wire_format *format, enum dtype dtype, enum reduce_op op,
+                              const struct shape *shape)
+{
+    if (!wire_format_changes(format, dtype))
         return STATUS_OK;
-    return fail(STATUS_REFUSED,
-                "the wire format %s is made from f32, not from %s: take --dtype=f32, or leave --wire out",
-                format->codec->name, dtype_name(dtype));
+    if (dtype != DTYPE_F32)
+        return fail(STATUS_REFUSED,
+                    "the wire format %s is made from f32, not from %s: take --dtype=f32, or leave --wire out",
+                    format->codec->name, dtype_name(dtype));
+    if (wire_format_by_element(format))
+        return STATUS_OK;
+    if (op != REDUCE_SUM && op != REDUCE_AVG)
+        return fail(STATUS_REFUSED,
+                    "the wire format %s sends later what it left out, which helps sums and means, not %s: take "
+                    "--wire=f16 or bf16",
+                    format->codec->name, reduce_op_name(op));
+    return shape->traits & TRAIT_WHOLE_INPUTS ? STATUS_OK : refuse_sums(format, shape);
 }
 
 bool wire_format_by_element(const struct wire_format *format)

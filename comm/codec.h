@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "algos/schedule.h"
 #include "base/dtype.h"
 #include "base/option.h"
 #include "base/status.h"
@@ -66,8 +67,10 @@ void wire_format_canonical(const struct wire_format *format, struct text *text);
 
 /* Whether elements of `dtype` change on the wire: not by a zeroed format (or NULL), nor by that of their own type. */
 bool wire_format_changes(const struct wire_format *format, enum dtype dtype);
-/* STATUS_REFUSED unless it changes nothing or `dtype` is f32. */
-enum status wire_format_check(const struct wire_format *format, enum dtype dtype) MUST_CHECK;
+/* Whether a schedule can run with it; always when it changes nothing. STATUS_REFUSED, with the reason and what can,
+ * unless elements are f32; and for what is not closed under sum, where partial sums travel, or are not sums. */
+enum status wire_format_check(const struct wire_format *format, enum dtype dtype, enum reduce_op op,
+                              const struct shape *shape) MUST_CHECK;
 /* Rounds element by element: sums may travel. The others need whole inputs and keep residuals. */
 bool wire_format_by_element(const struct wire_format *format);
 

@@ -6,6 +6,7 @@
 
 #include "algos/spec.h"
 #include "base/json.h"
+#include "comm/codec.h"
 #include "experiments/counts.h"
 #include "experiments/program.h"
 #include "sim/sim.h"
@@ -60,6 +61,10 @@ static const struct option options_table[] = {
      .min = 1,
      .max = 64,
      .help = "receives posted ahead on each peer and lane"},
+    {.key = "wire",
+     .type = OPTION_STRING,
+     .default_text = "f32",
+     .help = "what travels (chorale list): bytes shrink by the format's ratio, encoding is free"},
     {.key = "nodes",
      .type = OPTION_STRING,
      .help = "node layout to pretend: 2x4 or 4+2 (default: the platform's nodes)"},
@@ -83,11 +88,21 @@ struct run {
     const struct option_values *options;
     struct platform platform;
     struct profile profile;
+    struct wire_format wire;
     bool train, json;
     json_t *rows;
     size_t simulated;
     struct text refused; /* why the first one was */
 };
+
+/* Bytes on the wire in proportion to f32, in segments of the size asked for; where messages are cut into none, in the
+ * long run. */
+static double wire_ratio(const struct run *run)
+{
+    const size_t segment = option_size(run->options, "segment") / 4;
+    return wire_format_changes(&run->wire, DTYPE_F32) ? wire_format_ratio(&run->wire, segment > 0 ? segment : 1 << 20)
+                                                      : 1;
+}
 
 static struct sim_request network_of(const struct run *run, const struct layout *layout)
 {
@@ -95,15 +110,21 @@ static struct sim_request network_of(const struct run *run, const struct layout 
                                 .layout = layout,
                                 .segment = option_size(run->options, "segment"),
                                 .window = (unsigned)option_int(run->options, "window"),
-                                .overlap_reduction =
-                                    strcmp(option_text(run->options, "overlap-reduction"), "yes") == 0};
+                                .overlap_reduction = strcmp(option_text(run->options, "overlap-reduction"), "yes") == 0,
+                                .wire_ratio = wire_ratio(run)};
 }
 
-static json_t *totals_json(const char *name, int workers, size_t bytes, const struct sim_result *result)
+static json_t *totals_json(const struct run *run, const char *name, int workers, size_t bytes,
+                           const struct sim_result *result)
 {
-    return json_pack("{s:s, s:s, s:i, s:I, s:o, s:s, s:I, s:o, s:n}", "mode", "simulated", "allreduce", name, "workers",
-                     workers, "bytes", (json_int_t)bytes, "time_us", json_number(result->time_s * 1e6), "engine",
-                     "event", "events", (json_int_t)result->events, "wall_s", json_number(result->wall_s), "refused");
+    struct text wire = {0};
+    wire_format_canonical(&run->wire, &wire);
+    json_t *row = json_pack("{s:s, s:s, s:i, s:s, s:I, s:o, s:s, s:I, s:o, s:n}", "mode", "simulated", "allreduce",
+                            name, "workers", workers, "wire", text_string(&wire), "bytes", (json_int_t)bytes, "time_us",
+                            json_number(result->time_s * 1e6), "engine", "event", "events", (json_int_t)result->events,
+                            "wall_s", json_number(result->wall_s), "refused");
+    text_release(&wire);
+    return row;
 }
 
 /* The mean over a period of its communication; for a schedule that is one call. What the first shape decides is appended
@@ -139,7 +160,7 @@ static enum status sim_collective(const struct run *run, const struct spec *spec
     const enum status status = sim_period(run, spec, layout, &result, &decided);
     const char *words = decided.length > 0 ? text_string(&decided) : NULL;
     if (status >= 0 && run->json) {
-        json_t *row = totals_json(name, layout->workers, bytes, &result);
+        json_t *row = totals_json(run, name, layout->workers, bytes, &result);
         json_object_set_new(row, "platform", json_string(run->platform.name));
         json_object_set_new(row, "decided", words != NULL ? json_string(words) : json_null());
         json_array_append_new(run->rows, row);
@@ -171,7 +192,7 @@ static enum status sim_training(const struct run *run, const struct spec *spec, 
         return STATUS_OK;
     }
     result.totals.time_s = result.step_s; /* of one step: what `bytes` are exchanged in */
-    json_t *row = totals_json(name, layout->workers, run->profile.parameters * 4, &result.totals);
+    json_t *row = totals_json(run, name, layout->workers, run->profile.parameters * 4, &result.totals);
     json_object_set_new(row, "step_ms", json_number(result.step_s * 1e3));
     json_object_set_new(row, "compute_ms", json_number(result.compute_s * 1e3));
     json_object_set_new(row, "exposed_ms", json_number(result.exposed_s * 1e3));
@@ -190,7 +211,7 @@ static void take_refusal(struct run *run, const char *name, int workers)
     const struct sim_result none = {.time_s = NAN};
     if (run->json) {
         const size_t bytes = run->train ? run->profile.parameters * 4 : option_size(run->options, "bytes") / 4 * 4;
-        json_t *row = totals_json(name, workers, bytes, &none);
+        json_t *row = totals_json(run, name, workers, bytes, &none);
         json_object_set_new(row, "refused", json_string(status_message()));
         json_array_append_new(run->rows, row);
     } else {
@@ -198,6 +219,17 @@ static void take_refusal(struct run *run, const char *name, int workers)
     }
     if (run->refused.length == 0)
         text_add(&run->refused, status_message());
+}
+
+/* The schedule of the first step tells for all. */
+static enum status check_wire(const struct run *run, const struct spec *spec, const struct layout *layout)
+{
+    struct shape *shape = NULL;
+    const size_t count = run->train ? run->profile.parameters : option_size(run->options, "bytes") / 4;
+    TRY(spec_shape(spec, layout, 0, count, &shape));
+    const enum status status = wire_format_check(&run->wire, DTYPE_F32, REDUCE_SUM, shape);
+    shape_destroy(shape);
+    return status;
 }
 
 static enum status sim_one(struct run *run, const struct spec *spec, int workers)
@@ -208,6 +240,8 @@ static enum status sim_one(struct run *run, const struct spec *spec, int workers
     const char *nodes = option_text(run->options, "nodes");
     spec_canonical(spec, &name);
     status = nodes != NULL ? layout_parse(nodes, workers, &layout) : platform_layout(&run->platform, workers, &layout);
+    if (status >= 0)
+        status = check_wire(run, spec, &layout);
     if (status >= 0)
         status = (run->train ? sim_training : sim_collective)(run, spec, text_string(&name), &layout);
     if (status == STATUS_OK)
@@ -226,6 +260,8 @@ static void say_head(const struct run *run)
     if (run->json)
         return;
     printf("# simulated on platform %s", run->platform.name);
+    if (wire_format_changes(&run->wire, DTYPE_F32))
+        printf(", %s on the wire (%.3g of the bytes)", option_text(run->options, "wire"), wire_ratio(run));
     if (run->train) {
         printf(", %s after the profile of %s, batch %lld a worker; ms a step\n", run->profile.model,
                run->profile.device, (long long)option_int(run->options, "batch"));
@@ -255,6 +291,7 @@ static enum status read_files(struct run *run)
     if (run->train && profile == NULL)
         return fail(STATUS_USAGE,
                     "sim train: no profile: give --profile=FILE, as in experiments/profiles/p100-fp32.txt");
+    TRY(wire_format_parse(option_text(run->options, "wire"), &run->wire));
     TRY(platform_read(platform, &run->platform));
     return run->train ? profile_read(profile, &run->profile) : STATUS_OK;
 }
@@ -282,6 +319,7 @@ done:
     free(counts);
     spec_list_release(specs, spec_count);
     profile_release(&run->profile);
+    wire_format_release(&run->wire);
     return status;
 }
 

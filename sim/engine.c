@@ -253,6 +253,13 @@ static enum status push(struct engine *engine, double time_s, enum event_kind ki
     return event_queue_push(&engine->events, time_s, 0, kind, record);
 }
 
+/* What travels of a span. */
+static double wire_bytes(const struct engine *engine, const struct span *span)
+{
+    const double ratio = engine->request->wire_ratio;
+    return bytes_of(engine, span) * (ratio > 0 ? ratio : 1);
+}
+
 /* ---- what a progression starts ---- */
 
 /* Put the segment of `send` on its way; `post` is its receive, or NONE when that is found on arrival. */
@@ -260,7 +267,7 @@ static enum status transfer(struct engine *engine, uint32_t send, uint32_t post,
 {
     const struct flight *flight = &engine->flight[send];
     const struct route route = route_of(engine, &engine->channel[flight->channel]);
-    const double occupies_s = bytes_of(engine, &flight->action.src) * route.link->seconds_per_byte;
+    const double occupies_s = wire_bytes(engine, &flight->action.src) * route.link->seconds_per_byte;
     const double begin_s = later(from_s, engine->transmit_free_s[route.from]);
     engine->transmit_free_s[route.from] = begin_s + occupies_s;
     uint32_t index;
@@ -288,7 +295,7 @@ static enum status start_send(struct engine *engine, int worker, const struct ac
     TRY(channel_find(engine, worker, action->op.peer, action->op.lane, &channel));
     engine->flight[send].channel = channel;
     engine->result->messages += action->first;
-    engine->result->bytes += action->src.count * engine->size;
+    engine->result->bytes += (size_t)(wire_bytes(engine, &action->src) + 0.5);
     double ready_s = now_s;
     if (engine->platform->send_overhead_s > 0 && begins_message(action))
         ready_s = use_processor(engine, worker, now_s, engine->platform->send_overhead_s);

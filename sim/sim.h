@@ -30,7 +30,8 @@ struct sim_request {
     const struct layout *layout; /* node of each worker; NULL: as the platform has it */
     size_t segment;              /* bytes; 0: one segment for each message            */
     unsigned window;             /* 0 = 4                                             */
-    bool overlap_reduction;      /* see below                                         */
+    bool overlap_reduction;      /* see above                                         */
+    double wire_ratio; /* bytes on the wire in proportion to the elements' own; 0 = 1. Encoding is free here */
 };
 
 struct sim_result {

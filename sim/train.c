@@ -109,8 +109,11 @@ static enum status simulate(struct training *training, uint64_t step, size_t cou
     for (size_t r = 0; r < training->workers; r++)
         memory->start_s[r] = training->begin_s[r] - first_s;
     TRY(spec_shape(&training->strategy, &training->layout, step, count, &shape));
-    for (int r = 0; r < shape->workers; r++)
+    for (int r = 0; r < shape->workers; r++) {
         TRY_TO(done, shape_traffic(shape, r, count, ELEMENT_BYTES, &memory->sent[r], NULL));
+        if (training->network.wire_ratio > 0)
+            memory->sent[r] = (size_t)((double)memory->sent[r] * training->network.wire_ratio + 0.5);
+    }
     TRY_TO(done, sim_schedule(&training->network, shape, count, ELEMENT_BYTES, memory->start_s, memory->done_s,
                               &memory->result));
     training->result->totals.events += memory->result.events;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algos/spec.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "tests/base/expect.h"
@@ -347,10 +348,16 @@ Test(codec, what_changes_elements)
     cr_expect(!wire_format_changes(NULL, DTYPE_F64) && !wire_format_changes(&none, DTYPE_I32));
     cr_expect(!wire_format_changes(&f32, DTYPE_F32) && wire_format_changes(&f32, DTYPE_F64));
     cr_expect(!wire_format_changes(&f16, DTYPE_F16) && wire_format_changes(&f16, DTYPE_F32));
-    EXPECT_OK(wire_format_check(&top, DTYPE_F32));
-    EXPECT_OK(wire_format_check(&f16, DTYPE_F16));
-    EXPECT_FAIL(STATUS_REFUSED, "made from f32, not from i32", wire_format_check(&top, DTYPE_I32));
-    EXPECT_FAIL(STATUS_REFUSED, "not from bf16", wire_format_check(&f16, DTYPE_BF16));
+    const struct shape ring = {.algorithm = algorithm_find("ring"), .traits = TRAIT_EQUAL_BITS};
+    const struct shape naive = {.algorithm = algorithm_find("naive"), .traits = TRAIT_WHOLE_INPUTS};
+    EXPECT_OK(wire_format_check(&top, DTYPE_F32, REDUCE_SUM, &naive));
+    EXPECT_OK(wire_format_check(&f16, DTYPE_F32, REDUCE_MAX, &ring));
+    EXPECT_OK(wire_format_check(&f16, DTYPE_F16, REDUCE_MAX, &ring));
+    EXPECT_FAIL(STATUS_REFUSED, "made from f32, not from i32", wire_format_check(&top, DTYPE_I32, REDUCE_SUM, &naive));
+    EXPECT_FAIL(STATUS_REFUSED, "not from bf16", wire_format_check(&f16, DTYPE_BF16, REDUCE_SUM, &ring));
+    EXPECT_FAIL(STATUS_REFUSED, "not max", wire_format_check(&top, DTYPE_F32, REDUCE_MAX, &naive));
+    EXPECT_FAIL(STATUS_REFUSED, "ring sends partial sums", wire_format_check(&top, DTYPE_F32, REDUCE_SUM, &ring));
+    EXPECT_FAIL(STATUS_REFUSED, "take one of naive", wire_format_check(&top, DTYPE_F32, REDUCE_SUM, &ring));
     cr_expect(wire_format_by_element(&f16) && !wire_format_by_element(&top));
     cr_expect_eq(wire_format_ratio(&f16, 1000), 0.5);
     cr_expect_float_eq(wire_format_ratio(&top, 65536), (4 + 656 * 6) / (4.0 * 65536), 1e-12);
