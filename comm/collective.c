@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "comm/coder.h"
 #include "comm/internal.h"
 #include "comm/kernels.h"
 
@@ -76,7 +77,9 @@ static uint64_t call_signature(const struct collective *c)
     const uint64_t numbers[] = {
         c->count,      (uint64_t)c->dtype, (uint64_t)c->op, c->team->comm->segment, (uint64_t)shape->workers,
         shape->chunks, shape->rounds,      shape->lanes};
-    return wire_hash(wire_hash(WIRE_HASH_START, c->name, strlen(c->name)), numbers, sizeof numbers);
+    const char *format = c->coder != NULL ? coder_name(c->coder) : "";
+    const uint64_t names = wire_hash(wire_hash(WIRE_HASH_START, c->name, strlen(c->name)), format, strlen(format));
+    return wire_hash(names, numbers, sizeof numbers);
 }
 
 static enum status check_request(const struct collective_request *request)
@@ -114,6 +117,9 @@ enum status collective_create(const struct collective_request *request, struct c
     TRY_TO(done, memory_string(&c->name, request->name));
     TRY_TO(done, memory_zeroed(&memory, c->places, sizeof(struct task *)));
     c->table = memory;
+    TRY_TO(done, coder_create(request, c->team->comm->segment, &c->coder));
+    if (c->coder != NULL)
+        c->shape = coder_shape(c->coder);
     TRY_TO(done, find_greetings(c));
     if (!checked_multiply(request->count * c->size, request->shape->scratch, &planes))
         TRY_TO(done, fail(STATUS_NO_MEMORY, "%s: scratch too large", c->name));
@@ -200,6 +206,7 @@ void collective_destroy(struct collective *c)
     progression_destroy(c->progression[0]);
     progression_destroy(c->progression[1]);
     free(c->table);
+    coder_destroy(c->coder);
     free(c->greets);
     free(c->awaits);
     free(c->name);
@@ -210,9 +217,10 @@ void collective_destroy(struct collective *c)
 
 static void describe_call(const struct collective *c, char *text, size_t size)
 {
-    snprintf(text, size, "rank %d called %s %s %s of %zu elements in segments of %zu bytes (call %u of its team)",
+    const char *format = c->coder != NULL ? coder_name(c->coder) : "";
+    snprintf(text, size, "rank %d called %s %s %s of %zu elements in segments of %zu bytes%s%s (call %u of its team)",
              c->team->ranks[c->team->rank], c->name, reduce_op_name(c->op), dtype_name(c->dtype), c->count,
-             c->team->comm->segment, (unsigned)c->epoch);
+             c->team->comm->segment, format[0] != '\0' ? " on the wire as " : "", format, (unsigned)c->epoch);
 }
 
 enum status collective_dispute(struct comm *comm, const struct collective *c, int peer)
@@ -244,7 +252,8 @@ enum status collective_told(struct comm *comm, const struct collective *c, const
 
 bool collective_scales(const struct collective *c)
 {
-    return c->op == REDUCE_AVG && dtype_is_half(c->dtype) && c->shape->workers > 1 && c->shape->rounds > 0;
+    const bool rounds = dtype_is_half(c->dtype) || (c->coder != NULL && coder_scales(c->coder));
+    return c->op == REDUCE_AVG && rounds && c->shape->workers > 1 && c->shape->rounds > 0;
 }
 
 bool collective_is_oldest(const struct collective *collective)
@@ -304,8 +313,9 @@ static enum status prepare_progression(struct collective *c, bool aliased)
         return STATUS_OK;
     }
     const struct comm *comm = c->team->comm;
+    const size_t segment = c->coder != NULL ? coder_segment(c->coder) : comm->segment / c->size;
     const struct progression_params params = {.count = c->count,
-                                              .segment = comm->segment / c->size > 0 ? comm->segment / c->size : 1,
+                                              .segment = segment > 0 ? segment : 1,
                                               .window = comm->window,
                                               .lookahead = DEFAULT_LOOKAHEAD,
                                               .aliased = aliased};
@@ -355,6 +365,8 @@ static enum status start_locked(struct collective *c, const void *input, void *o
     c->hash = wire_hash(c->signature, &c->epoch, sizeof c->epoch);
     c->traffic = (struct collective_traffic){.started_ns = clock_ns()};
     c->outgoing = 0;
+    if (c->coder != NULL)
+        coder_start(c->coder, c->epoch);
     c->previous = team->last;
     c->next = NULL;
     if (team->last == NULL)
@@ -419,4 +431,6 @@ enum status collective_wait(struct collective *c)
 void collective_traffic(const struct collective *c, struct collective_traffic *traffic)
 {
     *traffic = c->traffic;
+    if (c->coder != NULL)
+        traffic->wire = *coder_statistics(c->coder);
 }

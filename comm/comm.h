@@ -21,6 +21,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "comm/codec.h"
 
 struct comm;
 struct team;
@@ -71,7 +72,23 @@ struct collective_request {
     enum reduce_op op; /* mixing shapes take only REDUCE_SUM of f32 or f64; REDUCE_AVG of f16 and bf16 makes the inputs
                           smaller by a power of two first (kernels.h), so that it does not overflow where the mean fits;
                           their REDUCE_SUM may: it gives infinity */
+    const struct wire_format *wire; /* what travels; copied. NULL: elements as they are. See below */
 };
+
+/* Wire formats. Every segment is encoded when it leaves and decoded when it arrives; sums are computed in f32. What a
+ * worker sends and uses itself is first rounded to what others decode (algos/rounding.h), so that all workers end with
+ * equal bits where the schedule has them.
+ *
+ * f16, bf16: any schedule, any op. With REDUCE_AVG the inputs are made smaller first, as for elements of these types.
+ * REDUCE_SUM in f16 may overflow on the wire, which is counted (collective_traffic).
+ *
+ * top-k, random-k, sign, int8: only where no partial sum travels (TRAIT_WHOLE_INPUTS), REDUCE_SUM and REDUCE_AVG, with
+ * error feedback. A collective keeps one residual for each element, of 4 bytes, from run to run: what the last encoding
+ * of its worker left out of that element, of the worker's input or of the result that it spreads, whichever the worker
+ * is the first to send. It is added to what is encoded next. Made anew, a collective starts with residuals of 0; nothing
+ * of them is stored, so after a restart what was left out last is lost, once. An element that is not finite leaves none.
+ * Mixing: every worker's own share is mixed as the others decode it.
+ */
 
 /* Sent by this worker in the latest run, counted where the transport is called: payload only, and messages before
  * segmentation (as schedules count them). Times are CLOCK_MONOTONIC of start() and of the last completion. */
@@ -79,6 +96,7 @@ struct collective_traffic {
     size_t bytes_sent, messages_sent;
     size_t control_messages; /* grants and headers: no payload */
     uint64_t started_ns, finished_ns;
+    struct codec_statistics wire; /* what this worker's encoding has done; a value is counted in each encoding of it */
 };
 
 enum status collective_create(const struct collective_request *request, struct collective **collective) MUST_CHECK;
@@ -92,7 +110,7 @@ enum status collective_start(struct collective *collective, const void *input, v
 /* STATUS_OK when done, STATUS_AGAIN when not; drives progress a little. */
 enum status collective_test(struct collective *collective) MUST_CHECK;
 /* Until done. STATUS_TIMEOUT, STATUS_PEER_LOST, STATUS_MISMATCH (another worker called something else: both calls are
- * named), STATUS_IO. After a failure the comm is unusable: close it. */
+ * named, with their wire formats), STATUS_IO. After a failure the comm is unusable: close it. */
 enum status collective_wait(struct collective *collective) MUST_CHECK;
 void collective_traffic(const struct collective *collective, struct collective_traffic *traffic);
 

@@ -9,6 +9,9 @@
  * something else copies first what it is to read, if its sender might wait in turn: a schedule proved for receives that
  * take in what was sent must not hang on ones that don't.
  *
+ * With a wire format (coder.h) a segment leaves encoded, from a buffer of its own, and is decoded when it arrives, to its
+ * place or to a buffer: nothing is read in the sender's memory but what was encoded for it.
+ *
  * Consecutive reductions into one range are done in one pass over it, in their order. All is done in whoever drives
  * progress.
  */
@@ -18,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "comm/coder.h"
 #include "comm/internal.h"
 #include "comm/kernels.h"
 #include "comm/node.h"
@@ -143,6 +147,12 @@ static unsigned char *place(const struct collective *c, const struct span *span)
 static const unsigned char *place_read(const struct collective *c, const struct span *span)
 {
     return span->place == PLACE_INPUT ? c->input + span->offset * c->size : place(c, span);
+}
+
+/* What a segment may take on the wire: both ends know it. */
+static size_t most_bytes(const struct collective *c, size_t count)
+{
+    return c->coder != NULL ? coder_bound(c->coder, count) : count * c->size;
 }
 
 static bool overlap(const unsigned char *a, size_t a_bytes, const unsigned char *b, size_t b_bytes)
@@ -305,7 +315,11 @@ static enum status do_local(struct collective *c, struct chain *chain, const str
     if (action->op.kind == OP_REDUCE)
         return chain_add(c, chain, action, place_read(c, &action->src), NULL);
     TRY(chain_close(c, chain));
-    if (action->op.kind == OP_COPY)
+    if ((action->op.flags & OP_ROUND_SOURCE) && c->coder != NULL)
+        TRY(coder_round(c->coder, (float *)(void *)place(c, &action->dst),
+                        (const float *)(const void *)place_read(c, &action->operand), action->dst.offset,
+                        action->dst.count));
+    else if (action->op.kind == OP_COPY)
         memmove(place(c, &action->dst), place_read(c, &action->src), action->dst.count * c->size);
     else if (!c->mixes)
         return fail(STATUS_FORMAT, "%s: SCALE in a schedule that does not mix", c->name);
@@ -334,18 +348,53 @@ static enum status land(struct comm *comm, struct task *task)
     return STATUS_OK;
 }
 
+static bool is_due(const struct collective *c, const struct task *task, size_t bytes)
+{
+    return c->coder != NULL ? bytes <= task->bytes : bytes == task->bytes;
+}
+
 static enum status wrong_length(const struct collective *c, const struct task *task, size_t bytes)
 {
     return fail(STATUS_FORMAT, "%s: a segment of %zu bytes from rank %d where %zu were due", c->name, bytes, task->peer,
                 task->bytes);
 }
 
+/* An encoded segment is here, or (`offered`) can be read: it is decoded to its place, or for a reduction to the task's
+ * buffer. */
+static enum status decode(struct collective *c, struct task *task, const void *bytes, size_t length, bool offered)
+{
+    struct comm *comm = c->team->comm;
+    const size_t count = task->action.dst.count;
+    const bool reduces = task->action.op.kind == OP_RECV_REDUCE, moves = reduces && task->buffer != NULL;
+    void *to = place(c, &task->action.dst);
+    if (reduces && !moves)
+        TRY(landing_take(comm, &task->buffer));
+    if (reduces)
+        to = moves ? coder_room(c->coder) : task->buffer; /* its buffer holds the encoded bytes */
+    TRY(coder_decode(c->coder, bytes, length, to, count));
+    if (offered)
+        TRY(tell_read(c, task));
+    if (!reduces) {
+        progression_complete(c->running, &task->action);
+        task_give(comm, task);
+        return STATUS_OK;
+    }
+    task->data = task->buffer;
+    task->bytes = count * c->size;
+    if (moves)
+        memcpy(task->buffer, to, task->bytes);
+    reducible(c, task);
+    return STATUS_OK;
+}
+
 /* An eager segment is here, and expected. A reduction takes it from the message if its turn comes at once. */
 static enum status deliver(struct collective *c, struct task *task, const void *payload, size_t bytes)
 {
     struct comm *comm = c->team->comm;
-    if (bytes != task->bytes)
+    if (!is_due(c, task, bytes))
         return wrong_length(c, task, bytes);
+    if (c->coder != NULL)
+        return decode(c, task, payload, bytes, false);
     if (task->action.op.kind == OP_RECV) {
         memcpy(place(c, &task->action.dst), payload, bytes);
         progression_complete(c->running, &task->action);
@@ -364,6 +413,11 @@ static enum status read_offer(struct collective *c, struct task *task, const str
 {
     struct comm *comm = c->team->comm;
     void *to = place(c, &task->action.dst);
+    if (c->coder != NULL) {
+        to = coder_room(c->coder);
+        TRY(node_read(comm->node, task->peer, &offer->place, to, (size_t)offer->bytes));
+        return decode(c, task, to, (size_t)offer->bytes, true);
+    }
     if (task->action.op.kind != OP_RECV) {
         TRY(landing_take(comm, &task->buffer));
         task->data = to = task->buffer;
@@ -388,11 +442,13 @@ static enum status take_offer(struct collective *c, struct task *task, const voi
     if (bytes != sizeof offer)
         return fail(STATUS_FORMAT, "%s: an offer of %zu bytes from rank %d", c->name, bytes, task->peer);
     memcpy(&offer, payload, sizeof offer);
-    if (offer.bytes != task->bytes)
+    if (!is_due(c, task, (size_t)offer.bytes))
         return wrong_length(c, task, (size_t)offer.bytes);
     if (offer.place.arena == 0)
         return read_offer(c, task, &offer);
-    TRY(node_map(comm->node, task->peer, &offer.place, task->bytes, &data));
+    TRY(node_map(comm->node, task->peer, &offer.place, (size_t)offer.bytes, &data));
+    if (c->coder != NULL)
+        return decode(c, task, data, (size_t)offer.bytes, true);
     task->data = data;
     if (task->action.op.kind != OP_RECV) {
         task->lent = true;
@@ -500,10 +556,25 @@ static enum status offer_over(struct collective *c, struct task *task)
     return STATUS_OK;
 }
 
+/* What is sent: its segment, encoded. */
+static enum status encode(struct collective *c, struct task *task)
+{
+    const struct span *src = &task->action.src;
+    TRY(landing_take(c->team->comm, &task->buffer));
+    task->bytes = coder_encode(c->coder, task->data, src->offset, src->count, task->buffer);
+    task->data = task->buffer;
+    c->traffic.bytes_sent += task->bytes;
+    return STATUS_OK;
+}
+
 static enum status granted(struct collective *c, struct task *task)
 {
     if (task->kind != TASK_SEND)
         return fail(STATUS_FORMAT, "%s: rank %d grants what was granted", c->name, task->peer);
+    if (c->coder != NULL && encode(c, task) < 0) {
+        task_give(c->team->comm, task);
+        return STATUS_NO_MEMORY;
+    }
     return task_submit(c->team->comm, task);
 }
 
@@ -577,7 +648,9 @@ static enum status start_offer(struct collective *c, struct task *task)
 {
     struct comm *comm = c->team->comm;
     struct offer offer;
-    const enum status status = show(comm, task, &offer);
+    enum status status = c->coder != NULL ? encode(c, task) : STATUS_OK;
+    if (status >= 0)
+        status = show(comm, task, &offer);
     if (status < 0) {
         task_give(comm, task);
         return status;
@@ -591,15 +664,21 @@ static enum status start_send(struct collective *c, const struct action *action)
 {
     struct comm *comm = c->team->comm;
     struct task *task = NULL;
-    const unsigned char *data = place_read(c, &action->src);
-    const size_t bytes = action->src.count * c->size;
-    c->traffic.bytes_sent += bytes;
+    const void *data = place_read(c, &action->src);
+    size_t bytes = most_bytes(c, action->src.count);
     c->traffic.messages_sent += action->first;
     if (is_eager(c, bytes)) {
+        if (c->coder != NULL) {
+            bytes = coder_encode(c->coder, data, action->src.offset, action->src.count, coder_room(c->coder));
+            data = coder_room(c->coder);
+        }
+        c->traffic.bytes_sent += bytes;
         TRY(send_small(c, c->team->ranks[action->op.peer], WIRE_EAGER, action, data, bytes));
         progression_complete(c->running, action); /* the payload was copied */
         return STATUS_OK;
     }
+    if (c->coder == NULL)
+        c->traffic.bytes_sent += bytes;
     TRY(new_task(c, comm->node != NULL ? TASK_OFFER : TASK_SEND, action, &task));
     task->data = data;
     task->bytes = bytes;
@@ -636,13 +715,13 @@ static enum status start_post(struct collective *c, const struct action *action)
 {
     struct comm *comm = c->team->comm;
     struct task *task = NULL;
-    const size_t bytes = action->dst.count * c->size;
+    const size_t bytes = most_bytes(c, action->dst.count);
     const bool expect = comm->node != NULL || is_eager(c, bytes);
     TRY(new_task(c, expect ? TASK_EXPECT : TASK_RECEIVE, action, &task));
     task->bytes = bytes;
     if (expect)
         return start_expecting(c, task);
-    if (action->op.kind == OP_RECV)
+    if (action->op.kind == OP_RECV && c->coder == NULL)
         task->data = place(c, &action->dst);
     else if (landing_take(comm, &task->buffer) == STATUS_OK)
         task->data = task->buffer;
@@ -715,10 +794,16 @@ enum status executor_task_done(struct comm *comm, struct task *task)
         task_give(comm, task);
         return STATUS_OK;
     }
-    if (task->transfer.bytes != task->bytes) {
+    if (task->kind == TASK_SEND ? task->transfer.bytes != task->bytes : !is_due(c, task, task->transfer.bytes)) {
         const enum status status = fail(STATUS_FORMAT, "%s: %zu bytes moved with rank %d where %zu were due", c->name,
                                         task->transfer.bytes, task->peer, task->bytes);
         task_give(comm, task);
+        return status;
+    }
+    if (task->kind == TASK_RECEIVE && c->coder != NULL) {
+        const enum status status = decode(c, task, task->buffer, task->transfer.bytes, false);
+        if (status < 0)
+            task_give(comm, task);
         return status;
     }
     if (task->kind == TASK_RECEIVE && task->action.op.kind == OP_RECV_REDUCE) {

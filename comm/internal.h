@@ -144,6 +144,7 @@ struct collective {
     enum dtype dtype;
     enum reduce_op op;
     bool mixes;
+    struct coder *coder;                /* of its wire format; NULL: elements travel as they are  */
     struct progression *progression[2]; /* [0] out of place, [1] in place; made when first needed */
     struct progression *running;        /* NULL: not under way                                    */
     const unsigned char *input;
@@ -190,7 +191,7 @@ struct team *team_find(struct comm *comm, uint8_t id);
 
 /* --- collective.c; the lock is held --- */
 void collective_unlink(struct collective *c); /* it is over */
-/* Rule 6: the sum of halves would overflow, so their inputs are made smaller first, by a power of two. */
+/* Rule 6: sums of halves, or of what travels as halves, would overflow, so their inputs are made smaller first, by a power of two. */
 bool collective_scales(const struct collective *c);
 bool collective_is_oldest(const struct collective *collective); /* under way in its team */
 struct collective *collective_find(const struct team *team, uint32_t epoch);
