@@ -26,7 +26,7 @@ enum codec_trait {
     CODEC_LOSSLESS = 1,         /* what is decoded is what was encoded                                       */
     CODEC_CLOSED_UNDER_SUM = 2, /* element by element: partial sums may travel                               */
     CODEC_IDEMPOTENT = 4,       /* what was decoded is encoded (with the same key) and decoded to the same   */
-    CODEC_SPARSE = 8            /* most elements are decoded as zero                                         */
+    CODEC_COARSE = 8 /* one encoding tells little: fit for gradients, with error feedback, not for parameters */
 };
 
 /* One of the catalogue. `o`: values of its options, NULL where it has none. */

@@ -35,6 +35,34 @@ struct subject {
     size_t bytes_most;
 };
 
+/* ---- wire format ---- */
+
+static bool is_encoded(const struct bench_settings *settings)
+{
+    return wire_format_changes(settings->wire, settings->dtype);
+}
+
+/* It leaves out a part, which comes later. */
+static bool has_feedback(const struct bench_settings *settings)
+{
+    return is_encoded(settings) && !wire_format_by_element(settings->wire);
+}
+
+/* Bytes of an element on the wire; 0: that is not fixed. */
+static size_t wire_size(const struct bench_settings *settings)
+{
+    return is_encoded(settings) ? settings->wire->codec->element_bytes : dtype_size(settings->dtype);
+}
+
+/* In which type partial sums must be exact. */
+static enum dtype sums_of(const struct bench_settings *settings)
+{
+    enum dtype dtype = settings->dtype;
+    if (is_encoded(settings) && !has_feedback(settings))
+        (void)!dtype_parse(settings->wire->codec->name, &dtype);
+    return dtype;
+}
+
 /* ---- calls ---- */
 
 /* One period: every schedule once, one after the other. */
@@ -128,11 +156,13 @@ static enum status compare_traffic(const struct subject *s, struct bench_row *ro
     uint64_t mine[4] = {0}, all[4 * WORKERS_MOST];
     struct job *job = s->worker->job;
     bool differs = false;
+    const size_t size = wire_size(s->settings);
     for (size_t k = 0; k < s->period; k++) {
         struct collective_traffic traffic;
         size_t bytes = 0, messages = 0;
         collective_traffic(s->collective[k], &traffic);
-        TRY(shape_traffic(s->shape[k], job_rank(job), s->count, dtype_size(s->settings->dtype), &bytes, &messages));
+        TRY(shape_traffic(s->shape[k], job_rank(job), s->count, size > 0 ? size : dtype_size(s->settings->dtype),
+                          &bytes, &messages));
         mine[0] += traffic.bytes_sent;
         mine[1] += traffic.messages_sent;
         mine[2] += bytes;
@@ -141,7 +171,7 @@ static enum status compare_traffic(const struct subject *s, struct bench_row *ro
     TRY(job_allgather(job, mine, sizeof mine, all));
     for (int r = 0; r < job_size(job); r++) {
         const uint64_t *one = all + 4 * r;
-        differs = differs || one[0] != one[2] || one[1] != one[3];
+        differs = differs || (size > 0 && one[0] != one[2]) || one[1] != one[3];
         row->wire_bytes = one[0] > row->wire_bytes ? one[0] : row->wire_bytes;
         row->messages = one[1] > row->messages ? one[1] : row->messages;
         row->schedule_bytes = one[2] > row->schedule_bytes ? one[2] : row->schedule_bytes;
@@ -157,13 +187,16 @@ static enum status compare_traffic(const struct subject *s, struct bench_row *ro
 
 static enum status predict(const struct subject *s, struct bench_row *row)
 {
+    const size_t segment = comm_segment(s->worker->comm) / sizeof(float);
     if (s->settings->platform == NULL)
         return STATUS_OK;
-    const struct sim_request request = {.platform = s->settings->platform,
-                                        .layout = &s->worker->layout,
-                                        .segment = comm_segment(s->worker->comm),
-                                        .window = comm_window(s->worker->comm),
-                                        .overlap_reduction = true};
+    const struct sim_request request = {
+        .platform = s->settings->platform,
+        .layout = &s->worker->layout,
+        .segment = comm_segment(s->worker->comm),
+        .window = comm_window(s->worker->comm),
+        .overlap_reduction = true,
+        .wire_ratio = is_encoded(s->settings) ? wire_format_ratio(s->settings->wire, segment) : 1};
     double total_s = 0;
     for (size_t k = 0; k < s->period; k++) {
         struct sim_result result;
@@ -186,7 +219,8 @@ static enum status make_collective(const struct subject *s, const struct shape *
                                                .name = text_string(&name),
                                                .count = s->count,
                                                .dtype = s->settings->dtype,
-                                               .op = mixing ? REDUCE_SUM : s->data.op};
+                                               .op = mixing ? REDUCE_SUM : s->data.op,
+                                               .wire = s->settings->wire};
     enum status status = text_check(&name);
     if (status >= 0)
         status = collective_create(&request, collective);
@@ -241,6 +275,24 @@ static enum status call_random(struct subject *s, bool in_place, size_t first)
     return call(s, in_place);
 }
 
+/* What encoding does to random numbers; those of the timed calls have grown from call to call. */
+static enum status gather_statistics(struct subject *s, struct bench_row *row)
+{
+    struct codec_statistics mine = {0}, all[WORKERS_MOST];
+    if (!is_encoded(s->settings))
+        return STATUS_OK;
+    TRY(call_random(s, s->settings->in_place, 0));
+    for (size_t k = 0; k < s->period; k++) {
+        struct collective_traffic traffic;
+        collective_traffic(s->collective[k], &traffic);
+        codec_statistics_add(&mine, &traffic.wire);
+    }
+    TRY(job_allgather(s->worker->job, &mine, sizeof mine, all));
+    for (int r = 0; r < job_size(s->worker->job); r++)
+        codec_statistics_add(&row->wire, &all[r]);
+    return STATUS_OK;
+}
+
 static enum status all_equal(struct job *job, uint64_t mine, enum bench_answer *answer)
 {
     uint64_t all[WORKERS_MOST];
@@ -256,6 +308,23 @@ static enum status check_equal_bits(struct subject *s, bool in_place, struct ben
 {
     TRY(call_random(s, in_place, 0));
     return all_equal(s->worker->job, hash_bytes(HASH_START, s->output, bytes_of(s)), &half->equal_bits);
+}
+
+/* Residuals are from before: a collective made anew has none. */
+static enum status check_promise(struct subject *s, bool in_place, struct bench_half *half)
+{
+    uint64_t all[WORKERS_MOST];
+    double distance, promised;
+    drop_collectives(s);
+    TRY(make_collectives(s));
+    TRY(call_random(s, in_place, 0));
+    bench_distance(&s->data, s->output, s->count, &distance, &promised);
+    const uint64_t mine = distance <= promised ? 0 : s->count;
+    TRY(job_allgather(s->worker->job, &mine, sizeof mine, all));
+    half->wrong = isfinite(half->wrong) ? half->wrong : 0;
+    for (int r = 0; r < job_size(s->worker->job); r++)
+        half->wrong += (double)all[r];
+    return STATUS_OK;
 }
 
 static bool is_deterministic(const struct spec *spec)
@@ -291,7 +360,9 @@ static enum status check_part(struct subject *s, bool in_place, struct bench_hal
 
 static enum status check_half(struct subject *s, bool in_place, struct bench_half *half)
 {
-    if (spec_is_exact(s->spec))
+    if (spec_is_exact(s->spec) && has_feedback(s->settings))
+        TRY(check_promise(s, in_place, half));
+    else if (spec_is_exact(s->spec))
         TRY(check_results(s, in_place, half));
     TRY(check_equal_bits(s, in_place, half));
     return is_deterministic(s->spec) ? check_part(s, in_place, half) : STATUS_OK;
@@ -307,7 +378,8 @@ static enum status check_mean(struct subject *s, struct bench_row *row)
     TRY(make_collectives(s));
     for (int h = 0; h < 2; h++)
         if (row->half[h].measured)
-            TRY(check_results(s, h == 1, &row->half[h]));
+            TRY(has_feedback(s->settings) ? check_promise(s, h == 1, &row->half[h])
+                                          : check_results(s, h == 1, &row->half[h]));
     return STATUS_OK;
 }
 
@@ -358,6 +430,7 @@ static enum status measure_size(struct subject *s, bench_row_fn *say, void *cont
         TRY_TO(done, measure_half(s, false, &row.half[0]));
     if (s->settings->in_place)
         TRY_TO(done, measure_half(s, true, &row.half[1]));
+    TRY_TO(done, gather_statistics(s, &row));
     TRY_TO(done, compare_traffic(s, &row, faults));
     TRY_TO(done, predict(s, &row));
     if (s->settings->check)
@@ -400,6 +473,15 @@ static enum status make_shapes(struct subject *s)
                     PERIOD_MOST);
     for (; s->period < period; s->period++)
         TRY(make_shape(s, s->period, &s->shape[s->period]));
+    for (size_t k = 0; k < s->period; k++)
+        TRY(wire_format_check(s->settings->wire, s->settings->dtype,
+                              (s->shape[k]->traits & TRAIT_MIXING) != 0 ? REDUCE_SUM : s->settings->op, s->shape[k]));
+    if (has_feedback(s->settings) && is_deterministic(spec))
+        return fail(
+            STATUS_REFUSED,
+            "deterministic=1 is for bits that do not depend on where an element lies; with the wire format %s they "
+            "do: take --wire=f16 or bf16",
+            s->settings->wire_name);
     if ((s->shape[0]->traits & TRAIT_MIXING) != 0 &&
         (s->settings->dtype == DTYPE_I32 || s->settings->dtype == DTYPE_I64))
         return fail(STATUS_REFUSED, "mixing averages, which whole numbers can't: give --dtype=f32 or f64");
@@ -545,6 +627,8 @@ enum status bench_spec(const struct worker *worker, const struct spec *spec, con
                         .settings = settings,
                         .spec = spec,
                         .data = {.dtype = settings->dtype,
+                                 .sums = sums_of(settings),
+                                 .wire = is_encoded(settings) ? settings->wire : NULL,
                                  .op = settings->op,
                                  .workers = job_size(worker->job),
                                  .rank = job_rank(worker->job)}};

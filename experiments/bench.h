@@ -8,6 +8,7 @@
 #include "algos/spec.h"
 #include "base/dtype.h"
 #include "base/json.h"
+#include "comm/codec.h"
 #include "experiments/worker.h"
 #include "sim/platform.h"
 
@@ -18,7 +19,9 @@ struct bench_settings {
     int iterations, warmup;
     enum dtype dtype;
     enum reduce_op op;
-    bool out_of_place, in_place; /* which are measured */
+    const struct wire_format *wire; /* what travels */
+    const char *wire_name;          /* its canonical spelling; the element type where nothing changes */
+    bool out_of_place, in_place;    /* which are measured */
     bool check, extended;
     bool head; /* CSV: the line of column names */
     enum bench_format format;
@@ -45,6 +48,7 @@ struct bench_row {
     struct bench_half half[2];                /* [0] out of place, [1] in place                  */
     size_t wire_bytes, messages;              /* counted in the transport, maximum over workers  */
     size_t schedule_bytes, schedule_messages; /* the schedule's, likewise                */
+    struct codec_statistics wire;             /* of a call on random numbers, all workers         */
     double predicted_s;                       /* NAN without a platform                          */
     const char *decided;                      /* what the shape says that it has decided; NULL: nothing */
     bool decided_anew;                        /* something else than for the size before                */
@@ -54,8 +58,10 @@ struct bench_row {
 };
 
 /* Measure one spec at every size, on all workers of the job together; rank 0 gets each row through `row`. A schedule
- * that refuses this team is one row with its reason. Wrong elements, traffic that differs from the schedule's, and bits
- * that differ where the spec promises equal ones make *faults grow. */
+ * that refuses this team is one row with its reason. Wrong elements, traffic that differs from the schedule's (bytes: where
+ * the wire format has a fixed size for each element), and bits that differ where the spec promises equal ones make
+ * *faults grow. With a wire format that keeps residuals, all elements of a result are wrong when it is farther from the
+ * exact one than the format promises. */
 typedef enum status bench_row_fn(void *context, const struct bench_row *row);
 enum status bench_spec(const struct worker *worker, const struct spec *spec, const struct bench_settings *settings,
                        bench_row_fn *row, void *context, size_t *faults) MUST_CHECK;

@@ -108,9 +108,26 @@ void bench_fill(const struct bench_data *data, void *vector, size_t count)
 {
     long table[TABLE];
     for (size_t k = 0; k < TABLE; k++)
-        table[k] = value(data->dtype, data->workers, data->rank, k);
+        table[k] = value(data->sums, data->workers, data->rank, k);
     for (size_t i = 0, k = 0; i < count; i++, k = k + 1 == TABLE ? 0 : k + 1)
         put(data->dtype, vector, i, table[k]);
+}
+
+/* Results of a format that rounds each element are values of the format. */
+static size_t count_wrong_rounded(const struct bench_data *data, const long *totals, const float *vector, size_t count)
+{
+    const int divisor = data->op == REDUCE_AVG ? data->workers : 1;
+    float wanted[TABLE];
+    _Alignas(8) unsigned char bytes[TABLE * sizeof(float)];
+    size_t wrong = 0;
+    for (size_t k = 0; k < TABLE; k++)
+        wanted[k] = (float)totals[k] / (float)divisor;
+    const size_t length = wire_format_encode(data->wire, 0, wanted, TABLE, bytes);
+    if (wire_format_decode(data->wire, bytes, length, wanted, TABLE) < 0)
+        return count;
+    for (size_t i = 0, k = 0; i < count; i++, k = k + 1 == TABLE ? 0 : k + 1)
+        wrong += vector[i] != wanted[k];
+    return wrong;
 }
 
 size_t bench_count_wrong(const struct bench_data *data, const void *vector, size_t count)
@@ -119,7 +136,9 @@ size_t bench_count_wrong(const struct bench_data *data, const void *vector, size
     long table[TABLE];
     size_t wrong = 0;
     for (size_t k = 0; k < TABLE; k++)
-        table[k] = expected(data->dtype, data->op, data->workers, k);
+        table[k] = expected(data->sums, data->op, data->workers, k);
+    if (data->wire != NULL)
+        return count_wrong_rounded(data, table, vector, count);
     for (size_t i = 0, k = 0; i < count; i++, k = k + 1 == TABLE ? 0 : k + 1)
         wrong += !equals(data->dtype, vector, i, table[k], divisor);
     return wrong;
@@ -127,12 +146,56 @@ size_t bench_count_wrong(const struct bench_data *data, const void *vector, size
 
 /* ---- random ---- */
 
-void bench_fill_random(const struct bench_data *data, void *vector, size_t first, size_t count)
+/* The start of the endless vector of `rank`, which repeats. */
+static void random_table(int rank, double table[TABLE])
 {
-    const uint64_t key = rng_key(0, "bench", (uint64_t)data->rank, 0);
-    double table[TABLE];
+    const uint64_t key = rng_key(0, "bench", (uint64_t)rank, 0);
     for (size_t k = 0; k < TABLE; k++)
         table[k] = ldexp(2 * rng_uniform(key, 2 * k) - 1, (int)rng_below(key, 2 * k + 1, 12));
+}
+
+void bench_fill_random(const struct bench_data *data, void *vector, size_t first, size_t count)
+{
+    double table[TABLE];
+    random_table(data->rank, table);
     for (size_t i = 0, k = first % TABLE; i < count; i++, k = k + 1 == TABLE ? 0 : k + 1)
         put_real(data->dtype, vector, i, table[k]);
+}
+
+/* Length and largest magnitude of `count` elements that repeat a table. */
+static void measure(const double table[TABLE], size_t count, double *norm, double *most)
+{
+    double sum = 0;
+    *most = 0;
+    for (size_t k = 0; k < TABLE && k < count; k++) {
+        const size_t times = (count - 1 - k) / TABLE + 1;
+        sum += table[k] * table[k] * (double)times;
+        *most = fmax(*most, fabs(table[k]));
+    }
+    *norm = sqrt(sum);
+}
+
+#define F32_SLACK 1e-5 /* what additions in f32 may be off, in proportion */
+
+void bench_distance(const struct bench_data *data, const void *vector, size_t count, double *distance, double *promised)
+{
+    const double divisor = data->op == REDUCE_AVG ? data->workers : 1;
+    double exact[TABLE] = {0}, table[TABLE], norm, most, sum = 0;
+    *promised = 0;
+    for (int r = 0; r < data->workers; r++) {
+        random_table(r, table);
+        for (size_t k = 0; k < TABLE; k++) {
+            table[k] = (double)(float)table[k];
+            exact[k] += table[k] / divisor;
+        }
+        measure(table, count, &norm, &most);
+        *promised += (wire_format_error(data->wire, count, norm, most) + F32_SLACK * norm) / divisor;
+    }
+    measure(exact, count, &norm, &most);
+    *promised += wire_format_error(data->wire, count, norm + *promised, most + *promised);
+    for (size_t i = 0; i < count; i++) {
+        const double off = (double)((const float *)vector)[i] - exact[i % TABLE];
+        sum += off * off;
+    }
+    *distance = sqrt(sum);
 }

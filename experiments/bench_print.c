@@ -38,8 +38,9 @@ static const char *const csv_columns[] = {
     "allreduce",    "workers",  "transport",  "bytes",    "count",          "dtype",
     "op",           "in_place", "time_us",    "p50_us",   "p99_us",         "algbw",
     "busbw",        "wrong",    "wire_bytes", "messages", "schedule_bytes", "schedule_messages",
-    "predicted_us", "refused"};
-static const char *const csv_extended_columns[] = {"equal_bits", "deterministic", "decided", "files_hash"};
+    "predicted_us", "wire",     "refused"};
+static const char *const csv_extended_columns[] = {"equal_bits",    "deterministic", "decided",      "files_hash",
+                                                   "wire_infinite", "wire_nan",      "wire_flushed", "wire_error"};
 
 void bench_print_head(const struct bench_settings *settings, int workers, const char *transport)
 {
@@ -57,6 +58,8 @@ void bench_print_head(const struct bench_settings *settings, int workers, const 
     } else if (settings->format != BENCH_JSON) {
         printf("# chorale allreduce, measured: %d worker%s, transport %s, %d calls after %d\n", workers,
                workers > 1 ? "s" : "", transport, settings->iterations, settings->warmup);
+        if (wire_format_changes(settings->wire, settings->dtype))
+            printf("# on the wire: %s\n", settings->wire_name);
     }
 }
 
@@ -142,6 +145,15 @@ static void nccl_row(const struct bench_row *row)
     putchar('\n');
 }
 
+/* Never hidden: what the wire format could not hold. */
+static void say_lost(const struct bench_row *row)
+{
+    const struct codec_statistics *wire = &row->wire;
+    if (wire->infinite > 0 || wire->nan > 0)
+        printf("# on the wire as %s: %llu values became infinite, %llu are NaN\n", row->settings->wire_name,
+               (unsigned long long)wire->infinite, (unsigned long long)wire->nan);
+}
+
 static void osu_row(const struct bench_row *row)
 {
     const struct bench_half *half = row->half[0].measured ? &row->half[0] : &row->half[1];
@@ -177,6 +189,7 @@ static void csv_row(const struct bench_row *row, int in_place)
     csv_add_size(&line, row->schedule_bytes);
     csv_add_size(&line, row->schedule_messages);
     csv_add_real(&line, row->predicted_s * 1e6, 7);
+    csv_add(&line, row->settings->wire_name);
     csv_add(&line, refused ? row->refused : "");
     if (row->settings->extended) {
         char hash[17];
@@ -185,6 +198,10 @@ static void csv_row(const struct bench_row *row, int in_place)
         csv_add(&line, answer_word(half->deterministic, "false", "true", ""));
         csv_add(&line, row->decided);
         csv_add(&line, hash);
+        csv_add_size(&line, row->wire.infinite);
+        csv_add_size(&line, row->wire.nan);
+        csv_add_size(&line, row->wire.flushed);
+        csv_add_real(&line, row->wire.worst, 7);
     }
     csv_end(&line);
     fputs(text_string(&line), stdout);
@@ -204,7 +221,7 @@ static enum status json_row(const struct bench_row *row, int in_place, json_t *r
     files_hash_word(row, hash);
     json_t *object = json_pack(
         "{s:s, s:i, s:s, s:I, s:I, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:s?, s:o, "
-        "s:o, s:s?, s:s?}",
+        "s:o, s:s?, s:s?, s:s, s:I, s:I, s:I, s:o}",
         "allreduce", row->name, "workers", row->workers, "transport", row->transport, "bytes", (json_int_t)row->bytes,
         "count", (json_int_t)row->count, "dtype", dtype_name(row->settings->dtype), "op",
         reduce_op_name(row->settings->op), "in_place", in_place, "time_us", json_number(half->time_s * 1e6), "p50_us",
@@ -215,7 +232,9 @@ static enum status json_row(const struct bench_row *row, int in_place, json_t *r
         (json_int_t)row->schedule_bytes, "schedule_messages", (json_int_t)row->schedule_messages, "predicted_us",
         json_number(row->predicted_s * 1e6), "refused", row->refused, "equal_bits", answer_json(half->equal_bits),
         "deterministic", answer_json(half->deterministic), "decided", row->decided, "files_hash",
-        row->has_files ? hash : NULL);
+        row->has_files ? hash : NULL, "wire", row->settings->wire_name, "wire_infinite", (json_int_t)row->wire.infinite,
+        "wire_nan", (json_int_t)row->wire.nan, "wire_flushed", (json_int_t)row->wire.flushed, "wire_error",
+        json_number(row->wire.worst));
     if (object == NULL || json_array_append_new(rows, object) != 0)
         return fail(STATUS_NO_MEMORY, "bench: no memory for a row");
     return STATUS_OK;
@@ -243,5 +262,7 @@ enum status bench_print_row(const struct bench_row *row, json_t *rows)
                 TRY(json_row(row, in_place, rows));
         }
     }
+    if (table)
+        say_lost(row);
     return fflush(stdout) == 0 ? STATUS_OK : fail(STATUS_IO, "standard output: a row could not be written");
 }

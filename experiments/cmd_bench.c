@@ -57,6 +57,9 @@ static const struct option options_table[] = {
      .choices = "f32|f64|i32|i64|f16|bf16",
      .help = "element type"},
     {.key = "op", .type = OPTION_CHOICE, .default_text = "sum", .choices = "sum|min|max|avg", .help = "reduction"},
+    {.key = "wire",
+     .type = OPTION_STRING,
+     .help = "what travels (chorale list): f16, top-k:ratio=0.01 (default: elements as they are)"},
     {.key = "in-place",
      .type = OPTION_CHOICE,
      .default_text = "both",
@@ -91,6 +94,8 @@ struct plan {
     size_t count;
     struct bench_settings settings;
     struct platform platform;
+    struct wire_format wire;
+    struct text wire_name;
 };
 
 /* ---- options ---- */
@@ -104,6 +109,19 @@ static enum bench_format format_of(const struct option_values *options)
         if (strcmp(text, names[i]) == 0)
             format = i;
     return option_flag(options, "json") ? BENCH_JSON : (enum bench_format)format;
+}
+
+static enum status read_wire(struct plan *plan, struct bench_settings *s)
+{
+    if (option_given(plan->options, "wire"))
+        TRY(wire_format_parse(option_text(plan->options, "wire"), &plan->wire));
+    if (wire_format_changes(&plan->wire, s->dtype))
+        wire_format_canonical(&plan->wire, &plan->wire_name);
+    else
+        text_add(&plan->wire_name, dtype_name(s->dtype));
+    s->wire = &plan->wire;
+    s->wire_name = text_string(&plan->wire_name);
+    return text_check(&plan->wire_name);
 }
 
 static enum status read_settings(struct plan *plan)
@@ -133,6 +151,7 @@ static enum status read_settings(struct plan *plan)
         TRY(file_writable(option_text(options, "rows")));
     TRY(dtype_parse(option_text(options, "dtype"), &s->dtype));
     TRY(reduce_op_parse(option_text(options, "op"), &s->op));
+    TRY(read_wire(plan, s));
     if (option_given(options, "platform")) {
         TRY(platform_read(option_text(options, "platform"), &plan->platform));
         s->platform = &plan->platform;
@@ -347,6 +366,8 @@ int cmd_bench(int argc, char **argv)
     else
         exit_code = job_is_worker() ? work(&plan) : launch(&plan, argc, argv);
     free(plan.counts);
+    wire_format_release(&plan.wire);
+    text_release(&plan.wire_name);
     spec_list_release(plan.specs, plan.spec_count);
     option_values_release(&options);
     return exit_code;

@@ -66,6 +66,10 @@ static const struct option options_table[] = {
      .type = OPTION_STRING,
      .default_text = "0",
      .help = "exchange in pieces of whole tensors up to this many bytes; tensor: one by one; 0: all at once"},
+    {.key = "wire",
+     .type = OPTION_STRING,
+     .default_text = "f32",
+     .help = "what travels (chorale list): f16, top-k:ratio=0.01"},
     {.key = "threads",
      .type = OPTION_INT,
      .min = 1,
@@ -100,6 +104,7 @@ struct plan {
     const struct backend_ops *backend;
     const char *profile; /* into the options */
     size_t bucket;
+    struct wire_format wire;
 };
 
 /* ---- options ---- */
@@ -151,6 +156,7 @@ static enum status read_plan(struct option_values *options, struct plan *plan)
     if (option_given(options, "steps") && option_given(options, "epochs"))
         return fail(STATUS_USAGE, "--steps and --epochs: give one of them");
     TRY(read_bucket(option_text(options, "bucket"), &plan->bucket));
+    TRY(wire_format_parse(option_text(options, "wire"), &plan->wire));
     TRY(read_device(option_text(options, "device"), plan));
     return check_profile_out(option_text(options, "profile-out"), plan->backend);
 }
@@ -212,6 +218,9 @@ static void say_summary(const struct train_summary *summary, bool replayed)
         printf("; mean loss of first and last steps %.4f -> %.4f", summary->loss_first, summary->loss_last);
     if (isfinite(summary->top1))
         printf(", top-1 %.4f", summary->top1);
+    if (summary->wire.infinite > 0 || summary->wire.nan > 0)
+        printf(", on the wire %llu values became infinite and %llu were NaN",
+               (unsigned long long)summary->wire.infinite, (unsigned long long)summary->wire.nan);
     if (summary->consensus > 0)
         printf(", consensus distance %.3g", summary->consensus);
     printf("\n%s/summary.json\n", text_string(&summary->folder));
@@ -267,6 +276,7 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .warmup_steps = (uint64_t)option_int(options, "warmup-steps"),
         .decay_epochs = option_text(options, "decay-epochs"),
         .bucket = plan->bucket,
+        .wire = &plan->wire,
         .evaluation = evaluation_of(options),
         .out = option_text(options, "out"),
         .profile_out = option_text(options, "profile-out"),
@@ -315,6 +325,7 @@ int cmd_train(int argc, char **argv)
     enum status status = read_plan(&options, &plan);
     exit_code = status < 0 ? program_error(status) : run(&plan, argc, argv);
     spec_release(&plan.spec);
+    wire_format_release(&plan.wire);
     option_values_release(&options);
     return exit_code;
 }

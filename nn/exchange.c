@@ -41,7 +41,7 @@ enum status bucket_cut(const struct model *model, size_t bytes, struct bucket **
 struct line {
     struct shape *shape;
     struct collective *collective;
-    size_t bytes; /* that this worker sends, by the schedule */
+    size_t bytes; /* that this worker sends, by the schedule; 0 where the wire format does not tell */
     uint64_t started_ns;
 };
 
@@ -56,6 +56,9 @@ struct exchanges {
     struct line *line; /* line[slot * buckets + b], slot = step % slots */
     uint64_t period, slots;
     uint64_t made_for; /* long periods: the step that slot 0 holds, UINT64_MAX = none */
+
+    const struct wire_format *wire; /* NULL: elements travel as they are */
+    struct codec_statistics encoded;
 
     struct line *running; /* the exchange under way, NULL = none */
     struct exchange_tally tally;
@@ -91,17 +94,19 @@ static void release_line(struct line *line)
 
 /* Takes the shape over, also on failure. */
 static enum status fill_line(const struct exchanges *exchanges, struct shape *shape, const char *name, size_t count,
-                             enum reduce_op op, struct line *line)
+                             enum reduce_op op, const struct wire_format *wire, struct line *line)
 {
     enum status status = STATUS_OK;
+    const size_t size = wire != NULL ? wire->codec->element_bytes : sizeof(float);
     struct collective_request request = {.team = comm_world(exchanges->comm),
                                          .shape = shape,
                                          .name = name,
                                          .count = count,
                                          .dtype = DTYPE_F32,
-                                         .op = op};
+                                         .op = op,
+                                         .wire = wire};
     *line = (struct line){.shape = shape};
-    TRY_TO(failed, shape_traffic(shape, comm_rank(exchanges->comm), count, sizeof(float), &line->bytes, NULL));
+    TRY_TO(failed, shape_traffic(shape, comm_rank(exchanges->comm), count, size, &line->bytes, NULL));
     TRY_TO(failed, collective_create(&request, &line->collective));
     return STATUS_OK;
 failed:
@@ -118,7 +123,8 @@ static enum status make_step(struct exchanges *exchanges, uint64_t step, struct 
         TRY(make_shape(exchanges, step, count, &shape));
         struct text name = {0};
         spec_call_name(exchanges->spec, shape, &name);
-        enum status status = fill_line(exchanges, shape, text_string(&name), count, exchanges->op, &lines[b]);
+        enum status status =
+            fill_line(exchanges, shape, text_string(&name), count, exchanges->op, exchanges->wire, &lines[b]);
         text_release(&name);
         TRY(status);
     }
@@ -154,6 +160,24 @@ static enum status find_op(struct exchanges *exchanges)
     return STATUS_OK;
 }
 
+static enum status check_wire(const struct exchanges *exchanges)
+{
+    if (exchanges->wire == NULL || wire_format_by_element(exchanges->wire))
+        return STATUS_OK;
+    const struct codec *codec = exchanges->wire->codec;
+    if (exchanges->op != REDUCE_AVG && (codec->traits & CODEC_COARSE) != 0)
+        return fail(STATUS_REFUSED,
+                    "%s exchanges parameters, of which the wire format %s leaves too little to go on with: take "
+                    "--wire=f16, bf16 or int8",
+                    exchanges->name, codec->name);
+    if (exchanges->slots != exchanges->period)
+        return fail(STATUS_REFUSED,
+                    "%s has a period of %llu schedules, more than are kept: nothing would keep what the wire format %s "
+                    "leaves out: take --wire=f16 or bf16",
+                    exchanges->name, (unsigned long long)exchanges->period, codec->name);
+    return STATUS_OK;
+}
+
 enum status exchanges_create(const struct exchange_request *request, struct exchanges **out)
 {
     *out = NULL;
@@ -166,11 +190,13 @@ enum status exchanges_create(const struct exchange_request *request, struct exch
     exchanges->spec = request->spec;
     exchanges->layout = request->layout;
     exchanges->made_for = UINT64_MAX;
+    exchanges->wire = wire_format_changes(request->wire, DTYPE_F32) ? request->wire : NULL;
     spec_canonical(request->spec, &name);
     TRY_TO(done, text_check(&name));
     TRY_TO(done, memory_string(&exchanges->name, text_string(&name)));
     TRY_TO(done, find_op(exchanges));
     TRY_TO(done, find_period(exchanges));
+    TRY_TO(done, check_wire(exchanges));
     TRY_TO(done, bucket_cut(request->model, request->bucket, &exchanges->bucket, &exchanges->buckets));
     TRY_TO(done, memory_zeroed(&lines, (size_t)exchanges->slots * exchanges->buckets, sizeof(struct line)));
     exchanges->line = lines;
@@ -286,7 +312,10 @@ static enum status wait_line(struct exchanges *exchanges, struct line *line)
     struct collective_traffic traffic = {0};
     TRY(collective_wait(line->collective));
     collective_traffic(line->collective, &traffic);
-    if (traffic.bytes_sent != line->bytes)
+    codec_statistics_add(&exchanges->encoded, &traffic.wire);
+    if (exchanges->wire != NULL && exchanges->wire->codec->element_bytes == 0)
+        exchanges->tally.bytes += traffic.bytes_sent; /* known only now */
+    else if (traffic.bytes_sent != line->bytes)
         return fail(STATUS_INTERNAL, "%s: %zu bytes sent, the schedule tells of %zu: a bug of the executor",
                     exchanges->name, traffic.bytes_sent, line->bytes);
     count_flight(exchanges, line->started_ns, traffic.finished_ns, &exchanges->counted_ns);
@@ -349,6 +378,11 @@ void exchanges_mark(struct exchanges *exchanges, uint64_t now_ns)
     exchanges->counted_ns = now_ns;
 }
 
+struct codec_statistics exchanges_wire(const struct exchanges *exchanges)
+{
+    return exchanges->encoded;
+}
+
 /* ---- exact means ---- */
 
 /* The run's own schedule when it is exact, else a ring. */
@@ -368,7 +402,7 @@ enum status exchanges_mean(struct exchanges *exchanges, const char *what, float 
     struct shape *shape = NULL;
     struct line line = {.shape = NULL};
     TRY(mean_shape(exchanges, count, &shape));
-    TRY(fill_line(exchanges, shape, what, count, REDUCE_AVG, &line));
+    TRY(fill_line(exchanges, shape, what, count, REDUCE_AVG, NULL, &line));
     enum status status = collective_start(line.collective, vector, vector);
     if (status >= 0)
         status = collective_wait(line.collective);

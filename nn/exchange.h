@@ -32,13 +32,15 @@ struct exchange_request {
     const struct spec *spec;     /* a schedule computes means of gradients */
     const struct layout *layout; /* must outlive the exchanges             */
     const struct model *model;
-    size_t bucket; /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR */
+    size_t bucket;                  /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR */
+    const struct wire_format *wire; /* what travels (comm.h); NULL: elements as they are */
 };
 
 struct exchanges;
 
-/* Collective. The spec must outlive the exchanges. STATUS_REFUSED when the workers don't fit the spec. Free with
- * exchanges_destroy(). */
+/* Collective. The spec and the wire format must outlive the exchanges. STATUS_REFUSED when the workers don't fit the
+ * spec, or the wire format the schedules, or what is exchanged: parameters are not sent in part, and residuals need
+ * schedules that are kept. Free with exchanges_destroy(). */
 enum status exchanges_create(const struct exchange_request *request, struct exchanges **exchanges) MUST_CHECK;
 void exchanges_destroy(struct exchanges *exchanges); /* accepts NULL */
 
@@ -48,7 +50,8 @@ void exchanges_destroy(struct exchanges *exchanges); /* accepts NULL */
 void exchanges_describe(const struct exchanges *exchanges, struct text *text);
 
 /* For a method. start: all buckets of the step's exchange, in the order of bucket_cut(). wait: until all are done;
- * STATUS_INTERNAL when the bytes sent are not those of the schedule. */
+ * STATUS_INTERNAL when the bytes sent are not those of the schedule (where the wire format has a fixed size for each
+ * element). */
 struct exchanger exchanges_exchanger(struct exchanges *exchanges);
 
 bool exchanges_under_way(const struct exchanges *exchanges);
@@ -63,6 +66,9 @@ struct exchange_tally {
 enum status exchanges_take(struct exchanges *exchanges, uint64_t now_ns, struct exchange_tally *tally) MUST_CHECK;
 /* A step begins at `now_ns`: what is in flight counts from here on. */
 void exchanges_mark(struct exchanges *exchanges, uint64_t now_ns);
+
+/* What this worker's encoding has done to values since the beginning, in exchanges that are over. */
+struct codec_statistics exchanges_wire(const struct exchanges *exchanges);
 
 /* The exact mean over all workers, in place, with equal bits everywhere: for statistics, not counted. Collective.
  * `what` names it in messages. */

@@ -109,17 +109,21 @@ static json_t *versions_json(const struct trainer *trainer)
 static json_t *results_json(const struct trainer *trainer, const struct train_summary *summary)
 {
     int workers = job_size(trainer->request->job);
-    return json_pack(
-        "{so so so so so so so so so so so so so so so so so}", "images_per_s", json_number(summary->images_per_s),
-        "step_ms", json_number(summary->step_ms), "step_ms_p50", json_number(summary->step_ms_p50), "step_ms_p99",
-        json_number(summary->step_ms_p99), "compute_ms", json_number(summary->compute_ms), "comm_ms",
-        json_number(summary->comm_ms), "exposed_ms", json_number(summary->exposed_ms), "bytes_sent_per_step",
-        json_integer((json_int_t)llround(summary->bytes_sent_per_step)), "loss_first", json_number(summary->loss_first),
-        "loss_last", json_number(summary->loss_last), "top1", json_number(summary->top1), "test_loss",
-        json_number(summary->test_loss), "top1_of_workers",
-        trainer->evaluated ? reals_json(trainer->top1_of, workers) : json_null(), "parameter_hash",
-        hashes_json(trainer->parameter_hash, workers), "state_hash", hashes_json(trainer->state_hash, workers),
-        "consensus", json_number(summary->consensus), "versions", versions_json(trainer));
+    return json_pack("{so so so so so so so so so so so so so so so so so so so so so}", "images_per_s",
+                     json_number(summary->images_per_s), "step_ms", json_number(summary->step_ms), "step_ms_p50",
+                     json_number(summary->step_ms_p50), "step_ms_p99", json_number(summary->step_ms_p99), "compute_ms",
+                     json_number(summary->compute_ms), "comm_ms", json_number(summary->comm_ms), "exposed_ms",
+                     json_number(summary->exposed_ms), "bytes_sent_per_step",
+                     json_integer((json_int_t)llround(summary->bytes_sent_per_step)), "loss_first",
+                     json_number(summary->loss_first), "loss_last", json_number(summary->loss_last), "top1",
+                     json_number(summary->top1), "test_loss", json_number(summary->test_loss), "top1_of_workers",
+                     trainer->evaluated ? reals_json(trainer->top1_of, workers) : json_null(), "parameter_hash",
+                     hashes_json(trainer->parameter_hash, workers), "state_hash",
+                     hashes_json(trainer->state_hash, workers), "consensus", json_number(summary->consensus),
+                     "versions", versions_json(trainer), "wire_infinite",
+                     json_integer((json_int_t)trainer->wire.infinite), "wire_nan",
+                     json_integer((json_int_t)trainer->wire.nan), "wire_flushed",
+                     json_integer((json_int_t)trainer->wire.flushed), "wire_error", json_number(trainer->wire.worst));
 }
 
 static json_t *bucket_json(size_t bucket)
@@ -141,6 +145,18 @@ static json_t *files_hash_json(const struct spec *spec)
         return json_null();
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
     return json_string(text);
+}
+
+static json_t *wire_json(const struct wire_format *wire)
+{
+    struct text name = {0};
+    if (wire_format_changes(wire, DTYPE_F32))
+        wire_format_canonical(wire, &name);
+    else
+        text_add(&name, "f32");
+    json_t *json = json_string(text_string(&name));
+    text_release(&name);
+    return json;
 }
 
 /* What was asked for. */
@@ -169,6 +185,7 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
     if (object != NULL && (json_object_set_new(object, "seed", json_integer((json_int_t)request->seed)) != 0 ||
                            json_object_set_new(object, "mode", json_string(mode)) != 0 ||
                            json_object_set_new(object, "decided", text_json(decided)) != 0 ||
+                           json_object_set_new(object, "wire", wire_json(request->wire)) != 0 ||
                            json_object_set_new(object, "files_hash", files_hash_json(request->spec)) != 0)) {
         json_decref(object);
         return NULL;
@@ -202,6 +219,7 @@ enum status trainer_summarise(const struct trainer *trainer, struct train_summar
     summary->top1 = trainer->evaluated ? trainer->accuracy.top1 : (double)NAN;
     summary->test_loss = trainer->evaluated ? trainer->accuracy.loss : (double)NAN;
     summary->consensus = trainer->consensus;
+    summary->wire = trainer->wire;
     TRY(make_document(trainer, skip, summary));
     if (trainer->folder.length == 0)
         return STATUS_OK;

@@ -155,7 +155,8 @@ static enum status trainer_open(const struct train_request *request, struct trai
                                         .spec = spec,
                                         .layout = request->layout,
                                         .model = trainer->model,
-                                        .bucket = request->bucket};
+                                        .bucket = request->bucket,
+                                        .wire = request->wire};
     TRY(exchanges_create(&exchange, &trainer->exchanges));
     TRY(open_backend(trainer));
     if (request->profile == NULL)
@@ -381,6 +382,21 @@ static enum status all_steps(struct trainer *trainer)
     return STATUS_OK;
 }
 
+/* What encoding has done on all workers. */
+static enum status gather_wire(struct trainer *trainer)
+{
+    struct job *job = trainer->request->job;
+    const struct codec_statistics mine = exchanges_wire(trainer->exchanges);
+    void *memory = NULL;
+    TRY(memory_zeroed(&memory, (size_t)job_size(job), sizeof mine));
+    const struct codec_statistics *all = memory;
+    const enum status status = job_allgather(job, &mine, sizeof mine, memory);
+    for (int r = 0; status >= 0 && r < job_size(job); r++)
+        codec_statistics_add(&trainer->wire, &all[r]);
+    free(memory);
+    return status;
+}
+
 /* What is in flight is applied, and the result examined. */
 static enum status finish(struct trainer *trainer)
 {
@@ -393,6 +409,7 @@ static enum status finish(struct trainer *trainer)
     if (!finite)
         return not_finite(trainer, last);
     TRY(examine(trainer, last, request->evaluation != EVALUATE_NEVER));
+    TRY(gather_wire(trainer));
     struct examiner examiner = examiner_of(trainer);
     if (!trainer->exact)
         TRY(examine_consensus(&examiner, trainer->replica.parameters, &trainer->consensus));

@@ -76,6 +76,7 @@ struct train_request {
     const char *decay_epochs; /* "30,60,80"; NULL: at 1/3, 2/3 and 8/9 of a run of `epochs`, at epochs 30, 60, 80 of a
                                  run of `steps` */
     size_t bucket;            /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR */
+    const struct wire_format *wire; /* what travels; NULL: f32 */
 
     enum train_evaluation evaluation;
     const char *out;         /* folder; NULL = a fresh one under results/                                */
@@ -95,6 +96,7 @@ struct train_summary {
     double top1, test_loss;       /* NAN: not evaluated */
     double consensus;
     double bytes_sent_per_step;
+    struct codec_statistics wire; /* of the run, all workers */
     struct text folder;
     json_t *document; /* what summary.json holds */
 };

@@ -47,6 +47,7 @@ struct trainer {
     bool evaluated;
     uint64_t *parameter_hash, *state_hash; /* of each worker */
     double consensus;
+    struct codec_statistics wire; /* all workers */
 };
 
 /* After the last step: the run in figures, and summary.json on rank 0. */
