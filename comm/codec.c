@@ -1,7 +1,6 @@
 /* codec.c - the catalogue of wire formats, their spelling, and what encoding has done to values. */
 #include "comm/codec.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -199,71 +198,4 @@ enum status wire_format_decode(const struct wire_format *format, const void *byt
 double wire_format_error(const struct wire_format *format, size_t count, double norm, double most)
 {
     return format->codec->error(&format->options, count, norm, most);
-}
-
-/* ---- statistics ---- */
-
-#define LANES 8 /* elements that are looked at together: the compiler makes vectors of them */
-
-struct lanes {
-    uint32_t infinite[LANES], nan[LANES], flushed[LANES];
-    double error[LANES], norm[LANES];
-};
-
-static inline uint32_t magnitude(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits & 0x7fffffff;
-}
-
-static inline void examine_lane(struct lanes *lanes, size_t lane, float value, float decoded)
-{
-    const uint32_t infinity = 0x7f800000, before = magnitude(value), after = magnitude(decoded);
-    const bool finite = before < infinity && after < infinity;
-    const double error = finite ? (double)value - (double)decoded : 0, kept = finite ? (double)value : 0;
-    lanes->infinite[lane] += after == infinity && before < infinity;
-    lanes->nan[lane] += after > infinity;
-    lanes->flushed[lane] += after == 0 && before != 0;
-    lanes->error[lane] += error * error;
-    lanes->norm[lane] += kept * kept;
-}
-
-#define EXAMINED_AT_ONCE ((size_t)1 << 30) /* counters have 32 bits */
-
-static void examine_part(const float *values, const float *decoded, size_t count, struct lanes *lanes)
-{
-    size_t i = 0;
-    for (; count - i >= LANES; i += LANES)
-        for (size_t lane = 0; lane < LANES; lane++)
-            examine_lane(lanes, lane, values[i + lane], decoded[i + lane]);
-    for (; i < count; i++)
-        examine_lane(lanes, 0, values[i], decoded[i]);
-}
-
-void codec_examine(const float *values, const float *decoded, size_t count, struct codec_statistics *statistics)
-{
-    double error = 0, norm = 0;
-    for (size_t begin = 0; begin < count; begin += EXAMINED_AT_ONCE) {
-        struct lanes lanes = {{0}, {0}, {0}, {0}, {0}};
-        const size_t left = count - begin;
-        examine_part(values + begin, decoded + begin, left < EXAMINED_AT_ONCE ? left : EXAMINED_AT_ONCE, &lanes);
-        for (size_t lane = 0; lane < LANES; lane++) {
-            statistics->infinite += lanes.infinite[lane];
-            statistics->nan += lanes.nan[lane];
-            statistics->flushed += lanes.flushed[lane];
-            error += lanes.error[lane];
-            norm += lanes.norm[lane];
-        }
-    }
-    if (norm > 0)
-        statistics->worst = fmax(statistics->worst, sqrt(error / norm));
-}
-
-void codec_statistics_add(struct codec_statistics *sum, const struct codec_statistics *more)
-{
-    sum->infinite += more->infinite;
-    sum->nan += more->nan;
-    sum->flushed += more->flushed;
-    sum->worst = fmax(sum->worst, more->worst);
 }

@@ -35,12 +35,24 @@ static void fill(size_t count, uint64_t seed, double scale)
         values[i] = (float)(rng_normal(seed, i) * scale);
 }
 
+/* Released when the test ends: each runs in a process of its own. */
+static struct wire_format formats[64];
+static size_t format_count;
+
 static struct wire_format format_of(const char *text)
 {
-    struct wire_format format;
-    EXPECT_OK(wire_format_parse(text, &format));
-    return format;
+    cr_assert_lt(format_count, 64);
+    EXPECT_OK(wire_format_parse(text, &formats[format_count]));
+    return formats[format_count++];
 }
+
+static void release_formats(void)
+{
+    while (format_count > 0)
+        wire_format_release(&formats[--format_count]);
+}
+
+TestSuite(codec, .fini = release_formats);
 
 /* values -> bytes -> decoded, within the bound on the length. */
 static size_t pass(const struct wire_format *format, size_t count)
@@ -116,7 +128,6 @@ ParameterizedTest(struct format_case *c, codec, keeps_its_promises)
                 cr_assert_eq(bits_of(decoded[i]), bits_of(again[i]), "%s: element %zu of %zu changed again", c->text, i,
                              count);
         }
-    wire_format_release(&format);
 }
 
 Test(codec, f16_and_bf16_round_each_element)
@@ -156,7 +167,6 @@ static void check_top_k(size_t count, size_t k, const char *text)
         kept += takes;
     }
     cr_assert_eq(kept, k);
-    wire_format_release(&format);
 }
 
 Test(codec, top_k_takes_the_largest)
@@ -283,7 +293,6 @@ Test(codec, noise_is_survived)
             free(noise);
             free(out);
         }
-        wire_format_release(&format);
     }
 }
 
@@ -308,6 +317,33 @@ Test(codec, statistics_count_what_happened)
     cr_assert_float_eq(s.worst, norm(values, decoded, 5000) / norm(values, NULL, 5000), 1e-9);
 }
 
+/* Eight at a time or one by one: with every kind of value at every place, and counts that eight does not divide. */
+Test(codec, statistics_are_the_same_at_any_place)
+{
+    static const float before[] = {1.5F, 1e6F, NAN, 1e-9F, INFINITY, -2, 0, -1e6F, 3, -1e-40F, 7};
+    static const float after[] = {1.5F, INFINITY, NAN, 0, INFINITY, -3, 0, -INFINITY, NAN, 0, 7};
+    for (size_t shift = 0; shift < 11; shift++)
+        for (size_t count = 0; count < 60; count++) {
+            struct codec_statistics s = {0};
+            uint64_t infinite = 0, nan = 0, flushed = 0;
+            double error = 0, all = 0;
+            for (size_t i = 0; i < count; i++) {
+                const size_t k = (i + shift) % 11;
+                values[i] = before[k];
+                decoded[i] = after[k];
+                infinite += k == 1 || k == 7;
+                nan += k == 2 || k == 8;
+                flushed += k == 3 || k == 9;
+                error += k == 5 ? 1 : k == 3 ? 1e-18 : k == 9 ? 1e-80 : 0;
+                all += k == 0 ? 2.25 : k == 5 ? 4 : k == 10 ? 49 : k == 3 ? 1e-18 : k == 9 ? 1e-80 : 0;
+            }
+            codec_examine(values, decoded, count, &s);
+            cr_assert(s.infinite == infinite && s.nan == nan && s.flushed == flushed, "%zu from %zu", count, shift);
+            cr_assert_float_eq(s.worst, all > 0 ? sqrt(error / all) : 0, 1e-6, "%zu from %zu: %g", count, shift,
+                               s.worst);
+        }
+}
+
 static void expect_canonical(const char *text, const char *wanted)
 {
     struct wire_format format = format_of(text);
@@ -315,7 +351,6 @@ static void expect_canonical(const char *text, const char *wanted)
     wire_format_canonical(&format, &canonical);
     cr_expect_str_eq(text_string(&canonical), wanted);
     text_release(&canonical);
-    wire_format_release(&format);
 }
 
 Test(codec, spelling)

@@ -59,12 +59,24 @@ static struct shape *shape_of(const char *text, int workers)
     return shape;
 }
 
+/* Released when the test ends: each runs in a process of its own. */
+static struct wire_format formats[64];
+static size_t format_count;
+
 static struct wire_format format_of(const char *text)
 {
-    struct wire_format format;
-    EXPECT_OK(wire_format_parse(text, &format));
-    return format;
+    cr_assert_lt(format_count, 64);
+    EXPECT_OK(wire_format_parse(text, &formats[format_count]));
+    return formats[format_count++];
 }
+
+static void release_formats(void)
+{
+    while (format_count > 0)
+        wire_format_release(&formats[--format_count]);
+}
+
+TestSuite(wire, .fini = release_formats);
 
 static enum status create(struct crank *crank, const struct shape *shape, const struct wire_format *format,
                           size_t count, enum reduce_op op, struct collective **c)
@@ -243,7 +255,6 @@ ParameterizedTest(struct half_case *c, wire, halves)
         crank_close(&crank);
     }
     shape_destroy(shape);
-    wire_format_release(&format);
 }
 
 /* ---- overflow ---- */
@@ -341,7 +352,6 @@ static void check_feedback(const char *spec, const char *format_text, int worker
     destroy(&crank, c);
     crank_close(&crank);
     shape_destroy(shape);
-    wire_format_release(&format);
 }
 
 Test(wire, residuals_make_up_for_what_was_left_out)
@@ -379,7 +389,6 @@ Test(wire, residuals_by_hand)
     destroy(&crank, c);
     crank_close(&crank);
     shape_destroy(shape);
-    wire_format_release(&format);
 }
 
 /* ---- mixing ---- */
@@ -388,11 +397,11 @@ Test(wire, residuals_by_hand)
 Test(wire, mixing_is_of_what_travels)
 {
     enum { P = 5, COUNT = 700 };
-    static const char *const formats[] = {"f16", "int8", "top-k:ratio=0.25"};
+    static const char *const texts[] = {"f16", "int8", "top-k:ratio=0.25"};
     for (size_t f = 0; f < 3; f++) {
         struct crank crank;
         struct collective *c[P];
-        struct wire_format format = format_of(formats[f]);
+        struct wire_format format = format_of(texts[f]);
         struct shape *shape = shape_of("gossip:graph=ring", P);
         static float decoded[P][COUNT];
         static unsigned char bytes[8 * COUNT];
@@ -403,18 +412,17 @@ Test(wire, mixing_is_of_what_travels)
             const size_t length = wire_format_encode(&format, 0, input[r], COUNT, bytes);
             EXPECT_OK(wire_format_decode(&format, bytes, length, decoded[r], COUNT));
         }
-        run(&crank, c, false, formats[f]);
+        run(&crank, c, false, texts[f]);
         for (int r = 0; r < P; r++)
             for (size_t i = 0; i < COUNT; i++) {
                 const double wanted =
                     ((double)decoded[(r + 4) % P][i] + (double)decoded[r][i] + (double)decoded[(r + 1) % P][i]) / 3;
-                cr_assert_float_eq(output[r][i], wanted, 1e-6, "%s: worker %d element %zu is %g, not %g", formats[f], r,
+                cr_assert_float_eq(output[r][i], wanted, 1e-6, "%s: worker %d element %zu is %g, not %g", texts[f], r,
                                    i, (double)output[r][i], wanted);
             }
         destroy(&crank, c);
         crank_close(&crank);
         shape_destroy(shape);
-        wire_format_release(&format);
     }
 }
 
@@ -447,7 +455,7 @@ Test(wire, mismatch_names_both_formats)
 {
     struct crank crank;
     struct collective *c[2];
-    struct wire_format formats[2] = {format_of("f16"), format_of("bf16")};
+    struct wire_format either[2] = {format_of("f16"), format_of("bf16")};
     struct shape *shape = shape_of("ring", 2);
     enum status status = STATUS_OK;
     crank_open(&crank, 2, LOOPBACK_IN_ORDER, 0);
@@ -458,7 +466,7 @@ Test(wire, mismatch_names_both_formats)
                                                    .count = 1000,
                                                    .dtype = DTYPE_F32,
                                                    .op = REDUCE_SUM,
-                                                   .wire = &formats[r]};
+                                                   .wire = &either[r]};
         EXPECT_OK(collective_create(&request, &c[r]));
         status = collective_start(c[r], input[r], output[r]);
     }
