@@ -159,6 +159,9 @@ static bool orphan_all(struct collective *c)
     any = orphan(&comm->receives, c) || any;
     for (struct outbox *outbox = comm->outboxes; outbox != NULL; outbox = outbox->next)
         any = orphan(&outbox->waiting, c) || any;
+    for (struct outbox *outbox = comm->open; outbox != NULL; outbox = outbox->next_open)
+        if (outbox->open != NULL && outbox->open->collective == c)
+            outbox->open->collective = NULL;
     return any;
 }
 

@@ -19,9 +19,10 @@
 #define DEFAULT_WINDOW 4
 #define DEFAULT_DEADLINE 30.0
 #define LONGEST_WAIT_NS 1000000
+#define THREAD_SLEEP_NS 20000
 #define THREAD_YIELDS 50 /* empty rounds in which the progress thread only yields */
 #define BATCH 32         /* completions or messages taken at once */
-#define NODE_EAGER 4096  /* bytes that are copied through the rings of a node; what is longer is read in place */
+#define NODE_EAGER 8192  /* bytes that are copied through the rings of a node; what is longer is read in place */
 
 /* Rounds of progress without any, after which reductions no longer wait to read a neighbour's memory in place: it may
  * be that the neighbour waits for them. */
@@ -79,7 +80,11 @@ enum status task_take(struct comm *comm, enum task_kind kind, struct task **out)
         TRY(memory_zeroed(&memory, 1, sizeof(struct task)));
         task = memory;
     }
-    *task = (struct task){.kind = kind};
+    /* what a kind of task uses is set by whoever takes it; the action and the provider's part stay as they are */
+    task->kind = kind;
+    task->collective = NULL;
+    task->data = task->buffer = NULL;
+    task->flying = task->loose = task->lent = false;
     task->transfer.context = task;
     *out = task;
     return STATUS_OK;
@@ -314,8 +319,17 @@ enum status task_submit(struct comm *comm, struct task *task)
     return list->first == task ? flush_receives(comm, &moved) : STATUS_OK;
 }
 
-static enum status small_task(struct comm *comm, const struct wire_header *header, const void *payload, size_t bytes,
-                              struct task **out)
+/* One more message in a task that has room for it. */
+static void small_append(struct task *task, const struct wire_header *header, const void *payload)
+{
+    unsigned char *to = (unsigned char *)task->buffer + task->bytes;
+    wire_encode(header, to);
+    if (header->bytes > 0)
+        memcpy(to + WIRE_HEADER_BYTES, payload, header->bytes);
+    task->bytes += WIRE_HEADER_BYTES + header->bytes;
+}
+
+static enum status small_task(struct comm *comm, struct collective *collective, int peer, struct task **out)
 {
     struct task *task = NULL;
     TRY(task_take(comm, TASK_SMALL, &task));
@@ -323,13 +337,54 @@ static enum status small_task(struct comm *comm, const struct wire_header *heade
         task_give(comm, task);
         return STATUS_NO_MEMORY;
     }
-    wire_encode(header, task->buffer);
-    if (bytes > 0)
-        memcpy((unsigned char *)task->buffer + WIRE_HEADER_BYTES, payload, bytes);
+    task->collective = collective;
+    task->peer = peer;
     task->tag = WIRE_TAG_SMALL;
     task->data = task->buffer;
-    task->bytes = WIRE_HEADER_BYTES + bytes;
+    task->bytes = 0;
+    if (collective != NULL)
+        collective->outgoing++;
     *out = task;
+    return STATUS_OK;
+}
+
+/* The message that is open for the peer goes out. */
+static enum status outbox_close(struct comm *comm, struct outbox *outbox)
+{
+    struct task *task = outbox->open;
+    outbox->open = NULL;
+    return task != NULL ? task_submit(comm, task) : STATUS_OK;
+}
+
+enum status comm_flush(struct comm *comm)
+{
+    while (comm->open != NULL) {
+        struct outbox *outbox = comm->open;
+        comm->open = outbox->next_open;
+        TRY(outbox_close(comm, outbox));
+    }
+    return STATUS_OK;
+}
+
+static enum status send_on_network(struct comm *comm, struct collective *collective, int peer,
+                                   const struct wire_header *header, const void *payload)
+{
+    struct outbox *outbox = &comm->outbox[peer];
+    struct task *task = outbox->open;
+    const bool listed = task != NULL;
+    if (task != NULL &&
+        (task->collective != collective || task->bytes + WIRE_HEADER_BYTES + header->bytes > comm->small_bytes)) {
+        TRY(outbox_close(comm, outbox));
+        task = NULL;
+    }
+    if (task == NULL)
+        TRY(small_task(comm, collective, peer, &task));
+    small_append(task, header, payload);
+    outbox->open = task;
+    if (listed)
+        return STATUS_OK;
+    outbox->next_open = comm->open;
+    comm->open = outbox;
     return STATUS_OK;
 }
 
@@ -339,17 +394,16 @@ enum status comm_send_small(struct comm *comm, struct collective *collective, in
     struct task *task = NULL;
     header->source = (uint16_t)comm->transport->rank;
     header->bytes = (uint32_t)bytes;
-    if (comm->node != NULL && comm->outbox[peer].waiting.first == NULL) {
+    if (comm->node == NULL)
+        return send_on_network(comm, collective, peer, header, payload);
+    if (comm->outbox[peer].waiting.first == NULL) {
         unsigned char encoded[WIRE_HEADER_BYTES];
         wire_encode(header, encoded);
         if (node_send(comm->node, peer, encoded, payload, bytes) == STATUS_OK)
             return STATUS_OK;
     }
-    TRY(small_task(comm, header, payload, bytes, &task));
-    task->collective = collective;
-    task->peer = peer;
-    if (collective != NULL)
-        collective->outgoing++;
+    TRY(small_task(comm, collective, peer, &task));
+    small_append(task, header, payload);
     return task_submit(comm, task);
 }
 
@@ -401,14 +455,17 @@ static enum status small_arrived(struct comm *comm, const struct wire_header *he
     return team_answered(comm, header, payload) ? STATUS_OK : early_add(&comm->early, header, payload);
 }
 
-/* A message that landed in the pool: what it brings is used from there. */
+/* What landed in the pool, one message or several: what they bring is used from there. */
 static enum status pool_arrived(struct comm *comm, const struct task *task)
 {
-    struct wire_header header;
     const unsigned char *bytes = task->data;
     bool moved = false;
-    TRY(wire_decode(bytes, task->transfer.bytes, &header));
-    TRY(small_arrived(comm, &header, bytes + WIRE_HEADER_BYTES));
+    for (size_t at = 0; at < task->transfer.bytes || at == 0;) {
+        struct wire_header header;
+        TRY(wire_decode(bytes + at, task->transfer.bytes - at, &header));
+        TRY(small_arrived(comm, &header, bytes + at + WIRE_HEADER_BYTES));
+        at += WIRE_HEADER_BYTES + header.bytes;
+    }
     if (comm->loose.first != NULL)
         TRY(executor_advance(comm->loose.first->collective, &moved));
     return executor_settle(comm);
@@ -458,7 +515,9 @@ static enum status progress_transport(struct comm *comm, bool *moved)
         TRY(task_done(comm, done[i]->context));
     TRY(flush_receives(comm, moved));
     TRY(flush_outboxes(comm, moved));
-    return *moved ? executor_advance_all(comm, moved) : STATUS_OK;
+    if (*moved)
+        TRY(executor_advance_all(comm, moved));
+    return comm_flush(comm);
 }
 
 /* Messages are used where they lie in the rings. One for a collective that is not yet started is left there while there
@@ -470,6 +529,9 @@ static enum status progress_node(struct comm *comm, bool *moved)
     for (; taken < BATCH && node_peek(comm->node, &message); taken++) {
         struct wire_header header;
         TRY(wire_decode(message.header, WIRE_HEADER_BYTES + message.bytes, &header));
+        if (header.bytes != message.bytes)
+            return fail(STATUS_FORMAT, "wire: a message says %u bytes of payload and has %zu", (unsigned)header.bytes,
+                        message.bytes);
         if (taken > 0 && executor_is_ahead(comm, &header))
             break;
         node_take(comm->node, &message);
@@ -505,8 +567,11 @@ enum status comm_progress(struct comm *comm, bool *moved)
     *moved = false;
     TRY(comm_failed(comm));
     const enum status status = progress_once(comm, moved);
-    if (status < 0)
-        return comm_fail(comm, status);
+    if (status < 0) {
+        (void)comm_fail(comm, status);
+        (void)!comm_flush(comm); /* perhaps our words in a dispute */
+        return comm_failed(comm);
+    }
     comm->moved = comm->moved || *moved;
     return STATUS_OK;
 }
@@ -566,6 +631,11 @@ void comm_leave(struct comm *comm)
 {
     if (comm->node != NULL)
         node_kick(comm->node);
+    else if (comm->open != NULL && comm->status == STATUS_OK) {
+        const enum status status = comm_flush(comm);
+        if (status < 0)
+            (void)!comm_fail(comm, status);
+    }
     if (!comm->has_thread)
         return;
     if (comm->sleeps && (comm->stop || (comm->active > 0 && comm->waiters == 0)))
@@ -573,17 +643,17 @@ void comm_leave(struct comm *comm)
     pthread_mutex_unlock(&comm->lock);
 }
 
-/* The thread's own waiting, for which it gives the lock away where the means allow. */
+/* The thread's own waiting, without the lock. A transport can't be waited on beside its user: the thread sleeps, longer
+ * and longer. */
 static void thread_wait(struct comm *comm, unsigned idle)
 {
-    if (comm->node == NULL) {
-        comm->transport->ops->wait(comm->transport, LONGEST_WAIT_NS, idle);
-        return;
-    }
-    const bool asleep = idle > THREAD_YIELDS && node_drowse(comm->node);
+    const bool tired = idle > THREAD_YIELDS, asleep = tired && comm->node != NULL && node_drowse(comm->node);
+    const uint64_t ns = THREAD_SLEEP_NS * (uint64_t)(1 + (idle - THREAD_YIELDS) / 16);
     pthread_mutex_unlock(&comm->lock);
     if (asleep)
         node_sleep(comm->node, LONGEST_WAIT_NS);
+    else if (tired && comm->node == NULL)
+        clock_sleep_ns(ns < LONGEST_WAIT_NS / 2 ? ns : LONGEST_WAIT_NS / 2);
     else
         (void)sched_yield();
     pthread_mutex_lock(&comm->lock);
@@ -714,8 +784,10 @@ enum status comm_open(const struct comm_request *request, struct comm **out)
     struct comm *comm = memory;
     comm->transport = request->transport;
     comm->job = request->job;
-    comm->segment = request->segment > 0 ? request->segment : DEFAULT_SEGMENT;
-    comm->window = request->window > 0 ? request->window : DEFAULT_WINDOW;
+    const size_t segment = request->segment > 0 ? request->segment : comm->transport->segment;
+    const unsigned window = request->window > 0 ? request->window : comm->transport->window;
+    comm->segment = segment > 0 ? segment : DEFAULT_SEGMENT;
+    comm->window = window > 0 ? window : DEFAULT_WINDOW;
     comm->deadline = request->deadline > 0 ? request->deadline : DEFAULT_DEADLINE;
     comm->node = request->transport->node;
     comm->small_bytes = request->transport->eager_limit > 512 ? request->transport->eager_limit : 512;
@@ -752,8 +824,11 @@ void comm_close(struct comm *comm)
     const bool shared = landing_shared(comm);
     comm->transport->ops->close(comm->transport); /* abandons what is flying */
     free_tasks(&comm->flying, shared);
-    for (int peer = 0; comm->outbox != NULL && peer < size; peer++)
+    for (int peer = 0; comm->outbox != NULL && peer < size; peer++) {
+        if (comm->outbox[peer].open != NULL)
+            task_append(&comm->outbox[peer].waiting, comm->outbox[peer].open);
         free_tasks(&comm->outbox[peer].waiting, shared);
+    }
     free_tasks(&comm->pool, shared);
     free_tasks(&comm->receives, shared);
     free_tasks(&comm->spare, shared);
@@ -803,6 +878,7 @@ const char *comm_transport(const struct comm *comm)
 void comm_describe(const struct comm *comm, struct text *text)
 {
     comm->transport->ops->describe(comm->transport, text);
+    text_addf(text, ", segment %zu B, window %u", comm->segment, comm->window);
 }
 
 struct team *comm_world(struct comm *comm)

@@ -32,8 +32,8 @@ struct transport;
 struct comm_request {
     struct transport *transport; /* taken over: closed by comm_close(), also when comm_open() fails */
     struct job *job;             /* watched while waiting; NULL in tests on loopback                */
-    size_t segment;              /* bytes of a wire segment; 0 = 256 KiB                            */
-    unsigned window;             /* receives posted ahead on each (peer, lane); 0 = 4               */
+    size_t segment;              /* bytes of a wire segment; 0 = the transport's best, else 256 KiB */
+    unsigned window;             /* receives posted ahead on each (peer, lane); 0 = the transport's best, else 4 */
     double deadline;             /* seconds of waiting without any progress before it fails; <= 0 = 30 */
     bool progress_thread;
 };
@@ -45,6 +45,7 @@ int comm_size(const struct comm *comm);
 size_t comm_segment(const struct comm *comm);
 unsigned comm_window(const struct comm *comm);
 const char *comm_transport(const struct comm *comm); /* "shm", "tcp", "loopback" */
+/* Provider, version, interface, memory shared in the node, segment and window: stored with every result. */
 void comm_describe(const struct comm *comm, struct text *text);
 
 /* `bytes` of memory, zeroed, at a page's boundary, for vectors: workers of one node that share memory (comm_describe tells)

@@ -243,9 +243,11 @@ static void chain_compute(const struct collective *c, const struct chain *chain,
 /* Compute what was decided, then let the senders know. */
 static enum status chain_close(struct collective *c, struct chain *chain)
 {
-    const size_t count = chain->dst.count, step = chain->terms > 1 ? CHAIN_BYTES / c->size : count;
     if (!chain->open)
         return STATUS_OK;
+    const size_t count = chain->dst.count, step = chain->terms > 1 ? CHAIN_BYTES / c->size : count;
+    if (count * c->size > CHAIN_BYTES) /* who waits for our words needs not wait for our sums */
+        TRY(comm_flush(c->team->comm));
     if (chain->terms == 0)
         memcpy(place(c, &chain->dst), chain->first, count * c->size);
     for (size_t begin = 0; chain->terms > 0 && begin < count; begin += step)
@@ -270,7 +272,10 @@ static void chain_drop(struct collective *c, struct chain *chain)
 
 static void chain_open(struct chain *chain, const struct span *dst, const unsigned char *first)
 {
-    *chain = (struct chain){.open = true, .dst = *dst, .first = first};
+    chain->open = true;
+    chain->dst = *dst;
+    chain->first = first;
+    chain->terms = chain->tasks = 0;
 }
 
 /* One more term, in the open chain if it is of the same range, else in a new one. The operand of a range that was never
@@ -744,8 +749,9 @@ static enum status start_action(struct collective *c, struct chain *chain, const
 
 static enum status start_all(struct collective *c, bool *moved)
 {
-    struct chain chain = {.open = false};
+    struct chain chain; /* large: no more of it is set than is used */
     struct action action;
+    chain.open = false;
     enum status status = progression_next(c->running, &action);
     while (status == STATUS_OK) {
         *moved = true;

@@ -9,12 +9,16 @@
 #define SHM_WORKERS 256                       /* the provider's limit (SMR_MAX_PEERS) */
 #define SHM_WORKER_BYTES ((uint64_t)18 << 20) /* of /dev/shm for one worker: its queues and buffers, with a margin */
 
+/* Each segment costs several calls into the system: fewer and longer ones, more of them ahead. */
+#define IP_SEGMENT ((size_t)1 << 20)
+#define IP_WINDOW 8
+
 static const struct fabric_choice choices[] = {
-    {"shm", "shm", FAMILY_SHARED_MEMORY, 4096},
-    {"tcp", "tcp;ofi_rxm", FAMILY_IP, 8192},
-    {"net", "net", FAMILY_IP, 8192},
-    {"verbs", "verbs;ofi_rxm", FAMILY_DEVICE, 8192},
-    {"efa", "efa", FAMILY_DEVICE, 8192},
+    {"shm", "shm", FAMILY_SHARED_MEMORY, 4096, 0, 0},
+    {"tcp", "tcp;ofi_rxm", FAMILY_IP, 8192, IP_SEGMENT, IP_WINDOW},
+    {"net", "net", FAMILY_IP, 8192, IP_SEGMENT, IP_WINDOW},
+    {"verbs", "verbs;ofi_rxm", FAMILY_DEVICE, 8192, 0, 0},
+    {"efa", "efa", FAMILY_DEVICE, 8192, 0, 0},
 };
 #define CHOICES (sizeof choices / sizeof choices[0])
 #define CHOICE_SHM (&choices[0])

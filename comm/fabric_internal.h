@@ -24,7 +24,8 @@ struct fabric_choice {
     const char *name;     /* as users type it           */
     const char *provider; /* as libfabric spells it     */
     enum fabric_family family;
-    size_t eager_limit;
+    size_t eager_limit, segment;
+    unsigned window;
 };
 
 /* What the workers make of what each tells of its host. */

@@ -317,7 +317,9 @@ static enum status fabric_create(struct job *job, const struct fabric_choice *ch
                                            .name = fabric->name,
                                            .rank = job_rank(job),
                                            .size = job_size(job),
-                                           .eager_limit = choice->eager_limit};
+                                           .eager_limit = choice->eager_limit,
+                                           .segment = choice->segment,
+                                           .window = choice->window};
     void *peers;
     TRY(memory_zeroed(&peers, (size_t)job_size(job), sizeof(fi_addr_t)));
     fabric->peers = peers;

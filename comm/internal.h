@@ -52,8 +52,10 @@ void task_remove(struct task_list *list, struct task *task);
  * is asked for. */
 struct outbox {
     struct task_list waiting;
-    struct outbox *next; /* of those in which something waits */
+    struct outbox *next; /* of those in which something waits                          */
     bool listed;
+    struct task *open; /* small messages of one collective that will travel together */
+    struct outbox *next_open;
 };
 
 /* A small message that came before its collective was started here. */
@@ -108,6 +110,7 @@ struct comm {
     struct early *early;             /* for teams that don't exist here yet                        */
     struct outbox *outbox;           /* by peer: sends that find no room                           */
     struct outbox *outboxes;         /* those that hold something                                  */
+    struct outbox *open;             /* those with an open message                                 */
     struct task_list pool, receives; /* receives that find no room                                 */
     struct task_list flying;         /* handed to the transport                                    */
     int receiving;                   /* granted receives among them                                */
@@ -171,10 +174,12 @@ enum status landing_take(struct comm *comm, void **buffer) MUST_CHECK;
 enum status small_take(struct comm *comm, void **buffer) MUST_CHECK;
 /* Queue a task for the transport and try at once. */
 enum status task_submit(struct comm *comm, struct task *task) MUST_CHECK;
-/* Send a small message: header (source and bytes are filled in) and payload. While it is not out the collective, if it
- * is one's, counts it among its outgoing. */
+/* Send a small message: header (source and bytes are filled in) and payload. On a network those of one collective to one
+ * peer travel together until comm_flush(), which comm_progress() and comm_leave() call. While it is not out the collective,
+ * if it is one's, counts it among its outgoing. */
 enum status comm_send_small(struct comm *comm, struct collective *collective, int peer, struct wire_header *header,
                             const void *payload, size_t bytes) MUST_CHECK;
+enum status comm_flush(struct comm *comm) MUST_CHECK;
 enum status early_add(struct early **list, const struct wire_header *header, const void *payload) MUST_CHECK;
 void early_free(struct early **list);
 /* One round of progress; *moved tells whether anything happened. */

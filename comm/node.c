@@ -24,7 +24,7 @@
 #define PAGE ((size_t)4096)
 #define FEW 16                            /* workers whose rings are looked at one by one, without doorbells */
 #define PAYLOAD_OF_FEW ((size_t)64 << 10) /* bytes of a payload ring                                         */
-#define PAYLOAD_OF_MANY ((size_t)16 << 10)
+#define PAYLOAD_OF_MANY ((size_t)32 << 10)
 
 /* Empty polls: so many only pause (a microsecond or two: the peer may share our core), then as many yield, then it
  * sleeps. */

@@ -62,6 +62,8 @@ struct transport {
                           transport; NULL: none */
     int rank, size;
     size_t eager_limit; /* messages up to this travel best without the receiver's grant (bytes, with our header) */
+    size_t segment;     /* bytes of a segment, and receives posted ahead, that serve it best; 0: no opinion      */
+    unsigned window;
 };
 
 struct job;

@@ -42,7 +42,7 @@ enum status wire_decode(const unsigned char *bytes, size_t total, struct wire_he
                                    .hash = get(bytes + 24, 8)};
     if (header->class < WIRE_EAGER || header->class >= WIRE_CLASSES)
         return fail(STATUS_FORMAT, "wire: a message of unknown class %d", (int)header->class);
-    if (header->bytes != total - WIRE_HEADER_BYTES)
+    if (header->bytes > total - WIRE_HEADER_BYTES)
         return fail(STATUS_FORMAT, "wire: a message says %u bytes of payload and has %zu", (unsigned)header->bytes,
                     total - WIRE_HEADER_BYTES);
     return STATUS_OK;

@@ -1,6 +1,7 @@
 /* wire.h - what travels besides payload: the header of small messages, and the tags of granted payload.
  *
- * Every small message (eager payload, grants, hellos) begins with a header and lands in a pool of pre-posted buffers.
+ * Every small message (eager payload, grants, hellos) begins with a header and lands in a pool of pre-posted buffers; several
+ * may travel as one, each with its header. In a node they go through rings (node.h) instead.
  * Payload above the eager limit travels bare, under a tag of its own, into the buffer that its receiver has posted and
  * granted.
  */
@@ -38,7 +39,7 @@ struct wire_header {
 #define WIRE_HEADER_BYTES 32
 
 void wire_encode(const struct wire_header *header, unsigned char bytes[WIRE_HEADER_BYTES]);
-/* STATUS_FORMAT when the class is unknown or the length disagrees with `total`. */
+/* STATUS_FORMAT when the class is unknown or the message is longer than `total`; more may follow it. */
 enum status wire_decode(const unsigned char *bytes, size_t total, struct wire_header *header) MUST_CHECK;
 
 /* 60 bits: class 2 | team 8 | epoch 12 | slice 10 | lane 8 | sequence 20. */

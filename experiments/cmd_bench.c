@@ -212,8 +212,11 @@ static enum status measure(const struct plan *plan, const struct worker *worker)
     const bool speaks = job_rank(worker->job) == 0;
     size_t faults = 0;
     json_t *rows = json_array();
+    struct text transport = {0};
+    comm_describe(worker->comm, &transport);
     if (speaks)
-        bench_print_head(&plan->settings, job_size(worker->job), comm_transport(worker->comm));
+        bench_print_head(&plan->settings, job_size(worker->job), text_string(&transport));
+    text_release(&transport);
     for (size_t i = 0; i < plan->spec_count; i++) {
         if (speaks)
             TRY_TO(done, say_spec(worker, &plan->specs[i], &plan->settings));

@@ -67,6 +67,15 @@ static enum status make_arena(size_t count, float **arena)
     return STATUS_OK;
 }
 
+/* What workers exchange, where those of a node can read it in place. */
+static enum status make_shared_arena(struct trainer *trainer, size_t count, float **arena)
+{
+    void *memory = NULL;
+    TRY(comm_alloc(trainer->request->comm, count * sizeof(float), &memory));
+    *arena = memory;
+    return STATUS_OK;
+}
+
 static size_t image_elements(const struct trainer *trainer)
 {
     const struct model *model = trainer->model;
@@ -79,10 +88,10 @@ static enum status make_arenas(struct trainer *trainer)
     struct replica *replica = &trainer->replica;
     size_t workers = (size_t)job_size(trainer->request->job);
     void *labels = NULL, *top1 = NULL, *hashes = NULL;
-    TRY(make_arena(trainer->model->parameters, &replica->parameters));
+    TRY(make_shared_arena(trainer, trainer->model->parameters, &replica->parameters));
     for (int k = 0; k < trainer->method->gradients; k++)
-        TRY(make_arena(trainer->model->parameters, &replica->gradient[k]));
-    TRY(make_arena(trainer->model->state, &trainer->state));
+        TRY(make_shared_arena(trainer, trainer->model->parameters, &replica->gradient[k]));
+    TRY(make_shared_arena(trainer, trainer->model->state, &trainer->state));
     TRY(memory_zeroed(&top1, workers, sizeof(double)));
     trainer->top1_of = top1;
     TRY(memory_zeroed(&hashes, 2 * workers, sizeof(uint64_t)));
@@ -182,11 +191,11 @@ static void release_arenas(struct trainer *trainer)
 {
     if (trainer->model == NULL)
         return;
-    size_t bytes = trainer->model->parameters * sizeof(float);
-    memory_pages_release(trainer->replica.parameters, bytes);
+    struct comm *comm = trainer->request->comm;
+    comm_free(comm, trainer->replica.parameters);
     for (int k = 0; k < 2; k++)
-        memory_pages_release(trainer->replica.gradient[k], bytes);
-    memory_pages_release(trainer->state, trainer->model->state * sizeof(float));
+        comm_free(comm, trainer->replica.gradient[k]);
+    comm_free(comm, trainer->state);
     memory_pages_release(trainer->images, image_elements(trainer) * sizeof(float));
 }
 

@@ -590,6 +590,118 @@ Test(executor, many_in_flight_with_little_room)
     run_narrow("rhd", 64 + 512 + 24, 4, 80);
 }
 
+/* Counts what the transport is asked to send. */
+struct counting {
+    struct transport transport; /* first */
+    struct transport *inner;
+    size_t sends;
+};
+
+static enum status counting_send(struct transport *transport, int peer, uint64_t tag, const void *data, size_t bytes,
+                                 struct transfer *transfer)
+{
+    struct counting *counting = (struct counting *)transport;
+    counting->sends++;
+    return counting->inner->ops->send(counting->inner, peer, tag, data, bytes, transfer);
+}
+
+static enum status counting_receive(struct transport *transport, int peer, uint64_t tag, uint64_t ignore, void *data,
+                                    size_t bytes, struct transfer *transfer)
+{
+    struct transport *inner = ((struct counting *)transport)->inner;
+    return inner->ops->receive(inner, peer, tag, ignore, data, bytes, transfer);
+}
+
+static enum status counting_progress(struct transport *transport, struct transfer **done, size_t limit, size_t *count)
+{
+    struct transport *inner = ((struct counting *)transport)->inner;
+    return inner->ops->progress(inner, done, limit, count);
+}
+
+static void counting_wait(struct transport *transport, uint64_t ns, unsigned idle)
+{
+    struct transport *inner = ((struct counting *)transport)->inner;
+    inner->ops->wait(inner, ns, idle);
+}
+
+static void counting_cancel(struct transport *transport, struct transfer *transfer)
+{
+    struct transport *inner = ((struct counting *)transport)->inner;
+    inner->ops->cancel(inner, transfer);
+}
+
+static void counting_close(struct transport *transport)
+{
+    struct transport *inner = ((struct counting *)transport)->inner;
+    inner->ops->close(inner);
+}
+
+static const struct transport_ops counting_ops = {.close = counting_close,
+                                                  .send = counting_send,
+                                                  .receive = counting_receive,
+                                                  .progress = counting_progress,
+                                                  .wait = counting_wait,
+                                                  .cancel = counting_cancel};
+
+struct send_counter {
+    struct sink sink; /* first */
+    size_t count, sends;
+    uint32_t chunks;
+};
+
+static enum status count_send(struct sink *sink, const struct op *op)
+{
+    struct send_counter *counter = (struct send_counter *)sink;
+    counter->sends += op->kind == OP_SEND && range_elements(&op->src, counter->count, counter->chunks) > 0;
+    return STATUS_OK;
+}
+
+/* How many sends a schedule has that carry something, over all workers. */
+static size_t sends_of(const struct shape *shape, size_t count)
+{
+    struct send_counter counter = {.sink = {.op = count_send}, .count = count, .chunks = shape->chunks};
+    for (int r = 0; r < shape->workers; r++)
+        for (counter.sink.round = 0; counter.sink.round < shape->rounds; counter.sink.round++) {
+            counter.sink.lane = 0;
+            EXPECT_OK(shape->algorithm->emit(shape, r, counter.sink.round, &counter.sink));
+        }
+    return counter.sends;
+}
+
+/* Small ranges that one message joins travel together where they are ready together: fewer sends than ranges. */
+Test(executor, joined_ranges_travel_together)
+{
+    enum { P = 7, COUNT = 70 };
+    struct transport *transports[P];
+    struct counting counting[P];
+    struct crank crank = {.workers = P};
+    struct shape *shape = flat_shape("circulant", P);
+    struct collective *c[P];
+    static float data[P][COUNT];
+    size_t sends = 0;
+    EXPECT_OK(loopback_open(P, LOOPBACK_SHUFFLED, 5, transports));
+    for (int r = 0; r < P; r++) {
+        counting[r] = (struct counting){.transport = *transports[r], .inner = transports[r]};
+        counting[r].transport.ops = &counting_ops;
+        const struct comm_request request = {.transport = &counting[r].transport, .deadline = 20};
+        EXPECT_OK(comm_open(&request, &crank.comm[r]));
+        for (size_t i = 0; i < COUNT; i++)
+            data[r][i] = (float)value(r, i);
+        make(&crank, r, shape, "circulant", COUNT, DTYPE_F32, &c[r]);
+        EXPECT_OK(collective_start(c[r], data[r], data[r]));
+    }
+    EXPECT_OK(crank_run(c, P));
+    for (int r = 0; r < P; r++) {
+        sends += counting[r].sends;
+        for (size_t i = 0; i < COUNT; i++)
+            cr_assert_eq(data[r][i], (float)reduced(REDUCE_SUM, P, i));
+        collective_destroy(c[r]);
+    }
+    cr_assert_lt(sends, sends_of(shape, COUNT));
+    crank_close(&crank);
+    shape_destroy(shape);
+}
+
 static enum status run_two_calls(size_t count0, size_t count1, const char *name0, const char *name1)
 {
     struct crank crank;
