@@ -16,7 +16,8 @@ struct job {
     int rank, size, local_rank;
     double deadline;
     bool left;
-    struct channel *channel; /* NULL: a job of one without a launcher */
+    struct channel *channel;    /* NULL: a job of one without a launcher, or one of a manager's */
+    struct job_manager manager; /* allgather NULL: none */
     char host[CONTROL_HOST_BYTES + 1];
 };
 
@@ -125,6 +126,24 @@ enum status job_join(const struct job_options *options, struct job **out)
     return STATUS_OK;
 }
 
+enum status job_adopt(const struct job_manager *manager, const struct job_options *options, struct job **out)
+{
+    void *memory = NULL;
+    if (manager->size < 1 || manager->rank < 0 || manager->rank >= manager->size || manager->local_rank < 0)
+        return fail(STATUS_INTERNAL, "job: adopted as rank %d of %d", manager->rank, manager->size);
+    TRY(memory_zeroed(&memory, 1, sizeof(struct job)));
+    struct job *job = memory;
+    *job = (struct job){.rank = manager->rank,
+                        .size = manager->size,
+                        .local_rank = manager->local_rank,
+                        .deadline = control_deadline(options != NULL ? options->deadline : 0),
+                        .manager = *manager};
+    if (gethostname(job->host, sizeof job->host - 1) != 0)
+        memcpy(job->host, "localhost", sizeof "localhost");
+    *out = job;
+    return STATUS_OK;
+}
+
 int job_rank(const struct job *job)
 {
     return job->rank;
@@ -159,6 +178,8 @@ enum status job_allgather(struct job *job, const void *mine, size_t bytes, void 
         return fail(STATUS_USAGE, "all-gather: this worker has left the job");
     if (job->channel != NULL)
         return channel_gather(job->channel, mine, bytes, all);
+    if (job->manager.allgather != NULL)
+        return job->manager.allgather(job->manager.context, mine, bytes, all);
     if (bytes > 0)
         memmove(all, mine, bytes);
     return STATUS_OK;

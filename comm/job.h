@@ -43,6 +43,18 @@ bool job_is_worker(void);
  * STATUS_USAGE when the environment is torn, STATUS_TIMEOUT, STATUS_PEER_LOST, STATUS_IO. Free with job_destroy(). */
 enum status job_join(const struct job_options *options, struct job **job) MUST_CHECK;
 
+/* A job whose workers somebody else has started and watches (an MPI's mpiexec): what joining would have found out.
+ * allgather is collective and gives size * bytes in rank order; 0 bytes are a barrier. */
+struct job_manager {
+    int rank, size, local_rank;
+    enum status (*allgather)(void *context, const void *mine, size_t bytes, void *all);
+    void *context;
+};
+/* The same kind of job from there. Nobody here watches the workers: job_check() always says STATUS_OK, job_abort() tells
+ * nobody, and `failed` is never called; the manager ends what is left of a job. Free with job_destroy(). */
+enum status job_adopt(const struct job_manager *manager, const struct job_options *options,
+                      struct job **job) MUST_CHECK;
+
 int job_rank(const struct job *job);
 int job_size(const struct job *job);
 int job_local_rank(const struct job *job);

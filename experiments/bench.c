@@ -27,7 +27,8 @@ struct subject {
     struct text name; /* canonical */
     struct shape *shape[PERIOD_MOST];
     struct collective *collective[PERIOD_MOST];
-    size_t period; /* 0: no shapes made */
+    size_t period;                    /* 0: no shapes made; an external has a period of 1 and no shape */
+    struct external_library *library; /* of an external, else NULL */
     struct text decided, decided_before;
     struct bench_data data;
     size_t count;
@@ -68,6 +69,9 @@ static enum dtype sums_of(const struct bench_settings *settings)
 /* One period: every schedule once, one after the other. */
 static enum status call(struct subject *s, bool in_place)
 {
+    if (s->library != NULL)
+        return external_allreduce(s->library, in_place ? s->output : s->input, s->output, s->count, s->settings->dtype,
+                                  s->data.op);
     for (size_t k = 0; k < s->period; k++) {
         TRY(collective_start(s->collective[k], in_place ? s->output : s->input, s->output));
         TRY(collective_wait(s->collective[k]));
@@ -157,6 +161,9 @@ static enum status compare_traffic(const struct subject *s, struct bench_row *ro
     struct job *job = s->worker->job;
     bool differs = false;
     const size_t size = wire_size(s->settings);
+    if (s->library != NULL)
+        return STATUS_OK; /* what travels there nobody sees */
+    row->counted = true;
     for (size_t k = 0; k < s->period; k++) {
         struct collective_traffic traffic;
         size_t bytes = 0, messages = 0;
@@ -188,7 +195,7 @@ static enum status compare_traffic(const struct subject *s, struct bench_row *ro
 static enum status predict(const struct subject *s, struct bench_row *row)
 {
     const size_t segment = comm_segment(s->worker->comm) / sizeof(float);
-    if (s->settings->platform == NULL)
+    if (s->settings->platform == NULL || s->library != NULL)
         return STATUS_OK;
     const struct sim_request request = {
         .platform = s->settings->platform,
@@ -230,7 +237,7 @@ static enum status make_collective(const struct subject *s, const struct shape *
 
 static enum status make_collectives(struct subject *s)
 {
-    for (size_t k = 0; k < s->period; k++)
+    for (size_t k = 0; s->library == NULL && k < s->period; k++)
         TRY(make_collective(s, s->shape[k], &s->collective[k]));
     return STATUS_OK;
 }
@@ -385,8 +392,8 @@ static enum status check_mean(struct subject *s, struct bench_row *row)
 
 static enum status check_row(struct subject *s, struct bench_row *row, size_t *faults)
 {
-    bool claims_equal_bits = true;
-    for (size_t k = 0; k < s->period; k++)
+    bool claims_equal_bits = s->library == NULL;
+    for (size_t k = 0; s->library == NULL && k < s->period; k++)
         claims_equal_bits = claims_equal_bits && (s->shape[k]->traits & TRAIT_EQUAL_BITS) != 0;
     for (int h = 0; h < 2; h++)
         if (row->half[h].measured)
@@ -451,6 +458,26 @@ static void drop_shapes(struct subject *s)
     s->period = 0;
 }
 
+/* What brings an external's collective: so far an MPI that has started this job. */
+static enum status find_library(struct subject *s)
+{
+    const struct external *external = s->spec->external;
+    if (is_encoded(s->settings))
+        return fail(STATUS_REFUSED, "%s: its library decides what is on the wire: leave out --wire=", external->name);
+    if (strcmp(external->stem, "mpi") != 0)
+        return fail(STATUS_REFUSED, "%s: its module is not built into this program: take a schedule, such as ring",
+                    external->name);
+    if (s->worker->library == NULL)
+        return fail(STATUS_REFUSED, "%s: no MPI has started this job: mpiexec -n 2 chorale bench --allreduce=%s,ring",
+                    external->name, external->name);
+    if (dtype_is_half(s->settings->dtype))
+        return fail(STATUS_REFUSED, "%s: MPI has no %s: give --dtype=f32, f64, i32 or i64", external->name,
+                    dtype_name(s->settings->dtype));
+    s->library = s->worker->library;
+    s->period = 1;
+    return STATUS_OK;
+}
+
 static enum status make_shape(struct subject *s, uint64_t step, struct shape **shape)
 {
     const struct shape_request request = {
@@ -465,8 +492,7 @@ static enum status make_shapes(struct subject *s)
     uint64_t period = 1;
     drop_shapes(s);
     if (spec->kind == SPEC_EXTERNAL)
-        return fail(STATUS_REFUSED, "%s: an external, not built into this program: take a schedule, such as ring",
-                    spec->external->name);
+        return find_library(s);
     TRY(spec_period(spec, &s->worker->layout, &period));
     if (period < 1 || period > PERIOD_MOST)
         return fail(STATUS_REFUSED, "a period of %llu schedules: 1 to %d can be timed", (unsigned long long)period,
@@ -496,7 +522,10 @@ static enum status renew_shapes(struct subject *s)
     text_clear(&s->decided_before);
     text_add(&s->decided_before, text_string(&s->decided));
     text_clear(&s->decided);
-    (void)shape_describe(s->shape[0], &s->decided);
+    if (s->library != NULL)
+        external_describe(s->library, &s->decided);
+    else
+        (void)shape_describe(s->shape[0], &s->decided);
     TRY(text_check(&s->decided_before));
     return text_check(&s->decided);
 }
@@ -554,7 +583,7 @@ static enum status check_memory(const struct subject *s)
     int neighbours = 0;
     size_t scratch = 0;
     uint64_t all[WORKERS_MOST];
-    for (size_t k = 0; k < s->period; k++)
+    for (size_t k = 0; s->library == NULL && k < s->period; k++)
         scratch = s->shape[k]->scratch > scratch ? s->shape[k]->scratch : scratch;
     TRY(count_neighbours(s->worker, &neighbours));
     enum status status = bench_memory(s->settings, neighbours, scratch);

@@ -46,6 +46,7 @@ struct bench_row {
     size_t bytes, count;
     const struct bench_settings *settings;
     struct bench_half half[2];                /* [0] out of place, [1] in place                  */
+    bool counted;                             /* the next four: not known of an external */
     size_t wire_bytes, messages;              /* counted in the transport, maximum over workers  */
     size_t schedule_bytes, schedule_messages; /* the schedule's, likewise                */
     struct codec_statistics wire;             /* of a call on random numbers, all workers         */

@@ -138,7 +138,10 @@ static void nccl_row(const struct bench_row *row)
             print_microseconds(row->half[h].p50_s);
             print_microseconds(row->half[h].p99_s);
         }
-        printf("  %12zu  %8zu", row->wire_bytes, row->messages);
+        if (row->counted)
+            printf("  %12zu  %8zu", row->wire_bytes, row->messages);
+        else
+            printf("  %12s  %8s", "-", "-");
         print_microseconds(row->predicted_s);
         printf("  %5s", answer_word(both_halves(row), "no", "yes", "-"));
     }
@@ -165,6 +168,14 @@ static void osu_row(const struct bench_row *row)
     putchar('\n');
 }
 
+static void csv_add_count(struct text *line, const struct bench_row *row, size_t value)
+{
+    if (row->counted)
+        csv_add_size(line, value);
+    else
+        csv_add(line, "");
+}
+
 static void csv_row(const struct bench_row *row, int in_place)
 {
     struct text line = {0};
@@ -184,10 +195,10 @@ static void csv_row(const struct bench_row *row, int in_place)
     csv_add_real(&line, refused ? NAN : algbw(row, half), 7);
     csv_add_real(&line, refused ? NAN : busbw(row, half), 7);
     csv_add_real(&line, half->wrong, 17);
-    csv_add_size(&line, row->wire_bytes);
-    csv_add_size(&line, row->messages);
-    csv_add_size(&line, row->schedule_bytes);
-    csv_add_size(&line, row->schedule_messages);
+    csv_add_count(&line, row, row->wire_bytes);
+    csv_add_count(&line, row, row->messages);
+    csv_add_count(&line, row, row->schedule_bytes);
+    csv_add_count(&line, row, row->schedule_messages);
     csv_add_real(&line, row->predicted_s * 1e6, 7);
     csv_add(&line, row->settings->wire_name);
     csv_add(&line, refused ? row->refused : "");
@@ -208,6 +219,11 @@ static void csv_row(const struct bench_row *row, int in_place)
     text_release(&line);
 }
 
+static json_t *count_json(const struct bench_row *row, size_t value)
+{
+    return row->counted ? json_integer((json_int_t)value) : json_null();
+}
+
 static json_t *answer_json(enum bench_answer answer)
 {
     return answer == BENCH_NOT_ASKED ? json_null() : json_boolean(answer == BENCH_YES);
@@ -220,7 +236,7 @@ static enum status json_row(const struct bench_row *row, int in_place, json_t *r
     char hash[17];
     files_hash_word(row, hash);
     json_t *object = json_pack(
-        "{s:s, s:i, s:s, s:I, s:I, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:s?, s:o, "
+        "{s:s, s:i, s:s, s:I, s:I, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s?, s:o, "
         "s:o, s:s?, s:s?, s:s, s:I, s:I, s:I, s:o}",
         "allreduce", row->name, "workers", row->workers, "transport", row->transport, "bytes", (json_int_t)row->bytes,
         "count", (json_int_t)row->count, "dtype", dtype_name(row->settings->dtype), "op",
@@ -228,13 +244,13 @@ static enum status json_row(const struct bench_row *row, int in_place, json_t *r
         json_number(half->p50_s * 1e6), "p99_us", json_number(half->p99_s * 1e6), "algbw",
         json_number(refused ? NAN : algbw(row, half)), "busbw", json_number(refused ? NAN : busbw(row, half)), "wrong",
         isfinite(half->wrong) ? json_integer((json_int_t)half->wrong) : json_null(), "wire_bytes",
-        (json_int_t)row->wire_bytes, "messages", (json_int_t)row->messages, "schedule_bytes",
-        (json_int_t)row->schedule_bytes, "schedule_messages", (json_int_t)row->schedule_messages, "predicted_us",
-        json_number(row->predicted_s * 1e6), "refused", row->refused, "equal_bits", answer_json(half->equal_bits),
-        "deterministic", answer_json(half->deterministic), "decided", row->decided, "files_hash",
-        row->has_files ? hash : NULL, "wire", row->settings->wire_name, "wire_infinite", (json_int_t)row->wire.infinite,
-        "wire_nan", (json_int_t)row->wire.nan, "wire_flushed", (json_int_t)row->wire.flushed, "wire_error",
-        json_number(row->wire.worst));
+        count_json(row, row->wire_bytes), "messages", count_json(row, row->messages), "schedule_bytes",
+        count_json(row, row->schedule_bytes), "schedule_messages", count_json(row, row->schedule_messages),
+        "predicted_us", json_number(row->predicted_s * 1e6), "refused", row->refused, "equal_bits",
+        answer_json(half->equal_bits), "deterministic", answer_json(half->deterministic), "decided", row->decided,
+        "files_hash", row->has_files ? hash : NULL, "wire", row->settings->wire_name, "wire_infinite",
+        (json_int_t)row->wire.infinite, "wire_nan", (json_int_t)row->wire.nan, "wire_flushed",
+        (json_int_t)row->wire.flushed, "wire_error", json_number(row->wire.worst));
     if (object == NULL || json_array_append_new(rows, object) != 0)
         return fail(STATUS_NO_MEMORY, "bench: no memory for a row");
     return STATUS_OK;

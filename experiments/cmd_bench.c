@@ -367,7 +367,7 @@ int cmd_bench(int argc, char **argv)
     if (status < 0)
         exit_code = program_error(status);
     else
-        exit_code = job_is_worker() ? work(&plan) : launch(&plan, argc, argv);
+        exit_code = worker_is_one() ? work(&plan) : launch(&plan, argc, argv);
     free(plan.counts);
     wire_format_release(&plan.wire);
     text_release(&plan.wire_name);

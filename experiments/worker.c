@@ -6,19 +6,27 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "comm/launch.h"
 #include "comm/transport.h"
 #include "experiments/program.h"
+
+#define SPEAKING_NS UINT64_C(100000000) /* that a rank waits for each rank below it to speak */
 
 int worker_count(const struct option_values *options)
 {
     return (int)option_int(options, "workers");
 }
 
+bool worker_is_one(void)
+{
+    return job_is_worker() || external_manager() != NULL;
+}
+
 bool worker_launches(const struct option_values *options)
 {
-    return worker_count(options) > 1 && !job_is_worker();
+    return worker_count(options) > 1 && !worker_is_one();
 }
 
 /* ---- the launcher ---- */
@@ -108,12 +116,22 @@ static enum status open_comm(const struct option_values *options, bool progress_
     return comm_open(&request, &worker->comm);
 }
 
+/* Our launcher comes first: it may itself have been started under an mpiexec. */
+static enum status join(const struct job_options *options, struct worker *worker)
+{
+    const char *manager = job_is_worker() ? NULL : external_manager();
+    if (manager == NULL)
+        return job_join(options, &worker->job);
+    TRY(external_open(manager, NULL, &worker->library));
+    return external_job(worker->library, options, &worker->job);
+}
+
 enum status worker_open(const struct option_values *options, int workers, bool progress_thread, struct worker *worker)
 {
     *worker = (struct worker){.job = NULL};
     struct job_options job = {
         .deadline = option_real(options, "deadline"), .failed = job_failed, .told = &worker->told};
-    TRY(job_join(&job, &worker->job));
+    TRY(join(&job, worker));
     int size = job_size(worker->job);
     if (workers > 0 && workers != size)
         return fail(STATUS_USAGE, "-n %d: the job that started this program has %d workers: give -n %d or leave it out",
@@ -138,8 +156,15 @@ static enum status leave(struct worker *worker)
 static void say_failure(struct worker *worker, enum status status)
 {
     fail_context(status, "rank %d on %s", job_rank(worker->job), job_host(worker->job));
-    if (!job_abort(worker->job, status, status_message()))
-        fprintf(stderr, "chorale: %s\n", status_message());
+    if (job_abort(worker->job, status, status_message()))
+        return;
+    if (worker->library != NULL) /* what fails here mostly fails everywhere: let the lowest rank say it */
+        clock_sleep_ns((uint64_t)job_rank(worker->job) * SPEAKING_NS);
+    fprintf(stderr, "chorale: %s\n", status_message());
+    if (worker->library != NULL) {
+        job_remove_leftovers((long)getpid());
+        external_abort(worker->library, status_exit_code(status));
+    }
 }
 
 int worker_close(struct worker *worker, enum status status)
@@ -154,6 +179,7 @@ int worker_close(struct worker *worker, enum status status)
         say_failure(worker, status);
     comm_close(worker->comm);
     job_destroy(worker->job);
+    external_close(worker->library);
     layout_release(&worker->layout);
     if (status < 0)
         job_remove_leftovers((long)getpid());

@@ -16,6 +16,7 @@
 #include "base/option.h"
 #include "base/status.h"
 #include "comm/comm.h"
+#include "comm/external.h"
 #include "comm/job.h"
 
 enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
@@ -62,6 +63,8 @@ enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
 
 /* This process's part in the job. */
 struct worker {
+    struct external_library
+        *library; /* the MPI whose mpiexec has started this process, which brings the job; else NULL */
     struct job *job;
     struct comm *comm;
     struct layout layout; /* the nodes of the workers, real or pretended */
@@ -71,13 +74,16 @@ struct worker {
 /* The count that -n gives, 0 when it is not given. */
 int worker_count(const struct option_values *options);
 
-/* True when this process shall start the workers: -n above 1, and no launcher of ours started it. */
+/* True when a launcher of ours or an MPI's mpiexec has started this process. */
+bool worker_is_one(void);
+/* True when this process shall start the workers: -n above 1, and nobody has started it as a worker. */
 bool worker_launches(const struct option_values *options);
 /* Start `workers` copies of this command (argv as the command got it) and wait for all of them. Says what went wrong;
  * returns the program's exit code. */
 int worker_launch(int workers, double deadline, int argc, char **argv);
 
-/* Join the job that started this process (without one: a job of one worker), open transport and comm. `workers`: as
+/* Join the job that started this process (our launcher's, or mpiexec's through external.h; without one: a job of one
+ * worker), open transport and comm. `workers`: as
  * demanded by -n, 0 = whatever the job has; a job of another size is refused. On failure call worker_close(), too. */
 enum status worker_open(const struct option_values *options, int workers, bool progress_thread,
                         struct worker *worker) MUST_CHECK;
