@@ -12,7 +12,8 @@
 #include "comm/transport.h"
 #include "experiments/program.h"
 
-#define SPEAKING_NS UINT64_C(100000000) /* that a rank waits for each rank below it to speak */
+#define SPEAKING_NS UINT64_C(200000000) /* that a rank waits for each rank below it to speak */
+#define READING_NS UINT64_C(100000000)  /* that an mpiexec has to read it: MPICH's drops what it has not at an abort */
 
 int worker_count(const struct option_values *options)
 {
@@ -162,6 +163,7 @@ static void say_failure(struct worker *worker, enum status status)
         clock_sleep_ns((uint64_t)job_rank(worker->job) * SPEAKING_NS);
     fprintf(stderr, "chorale: %s\n", status_message());
     if (worker->library != NULL) {
+        clock_sleep_ns(READING_NS);
         job_remove_leftovers((long)getpid());
         external_abort(worker->library, status_exit_code(status));
     }
