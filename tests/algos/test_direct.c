@@ -79,3 +79,15 @@ Test(direct, nobody_is_the_first_of_two)
         shape_destroy(shape);
     }
 }
+
+/* The scratch of both parts is mapped to planes of the whole. */
+Test(direct, stands_inside_a_hierarchy_with_its_scratch)
+{
+    static const char *const specs[] = {"hierarchical:group=3,intra=all-pairs,inter=one-shot",
+                                        "hierarchical:group=4,intra=k-nomial-sra,inter=allgather-reduce",
+                                        "hierarchical:group=3,intra=bcube,inter=recursive-exchange"};
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++)
+        for (int p = 3; p <= 13; p += 5)
+            expect_proved(specs[i], p);
+    expect_schedule_refused("hierarchical:group=2,intra=one-shot", 4, "halves");
+}
