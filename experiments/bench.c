@@ -465,7 +465,7 @@ static enum status find_library(struct subject *s)
     if (is_encoded(s->settings))
         return fail(STATUS_REFUSED, "%s: its library decides what is on the wire: leave out --wire=", external->name);
     if (strcmp(external->stem, "mpi") != 0)
-        return fail(STATUS_REFUSED, "%s: its module is not built into this program: take a schedule, such as ring",
+        return fail(STATUS_REFUSED, "%s: an external, not built into this program: take a schedule, such as ring",
                     external->name);
     if (s->worker->library == NULL)
         return fail(STATUS_REFUSED, "%s: no MPI has started this job: mpiexec -n 2 chorale bench --allreduce=%s,ring",
