@@ -1,4 +1,5 @@
-/* test_external.c - the program started by an MPI's mpiexec: MPI's own allreduce beside ours in one run. */
+/* test_external.c - the program started by an MPI's mpiexec, MPI's own allreduce beside ours in one run; and ours under
+ * a program of MPI's (mpi_program.c). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,6 +93,131 @@ static void a_count_that_disagrees(const char *mpi)
     cr_expect(strstr(outcome.err, "the job that started this program has 2 workers") != NULL, "%s", outcome.err);
     outcome_release(&outcome);
 }
+
+/* ---- ours under MPI_Allreduce ---- */
+
+/* `settings`: CHORALE_... as a shell sets them. */
+static void run_under(const char *mpi, int workers, const char *settings, const char *words, struct outcome *outcome)
+{
+    char script[4096];
+    struct program program;
+    snprintf(script, sizeof script,
+             SAME_SHELL
+             "mpi %s %d env LD_PRELOAD=\"$(dirname \"$CHORALE\")/libchorale-mpi-%s.so\" %s \"" CHORALE_WORKERS
+             "/mpi_program_%s\" %s",
+             mpi, workers, mpi, settings, mpi, words);
+    program_start_script(&program, script);
+    program_wait(&program, 300, outcome);
+    cr_assert(!outcome->timed_out, "%s: %s", script, outcome->err);
+}
+
+static bool has_interposer(const char *mpi)
+{
+    char script[512];
+    struct outcome outcome;
+    snprintf(script, sizeof script, "test -r \"$(dirname \"$CHORALE\")/libchorale-mpi-%s.so\"", mpi);
+    script_run(script, &outcome);
+    const bool there = outcome.exit_code == 0;
+    outcome_release(&outcome);
+    return there && is_there(mpi);
+}
+
+static void under_a_program(const char *mpi)
+{
+    static const struct {
+        int workers;
+        const char *settings, *words;
+    } runs[] = {{1, "CHORALE_ALLREDUCE=ring", ""},
+                {2, "CHORALE_ALLREDUCE=rhd CHORALE_TRANSPORT=tcp", ""},
+                {3, "CHORALE_ALLREDUCE=ring CHORALE_TRANSPORT=shm", ""},
+                {2, "CHORALE_ALLREDUCE=auto", ""},
+                {2, "CHORALE_ALLREDUCE=ring CHORALE_TRANSPORT=shm", "threads"}};
+    if (!has_interposer(mpi))
+        cr_skip_test("mpiexec.%s or what is built for it is not here", mpi);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        struct outcome outcome;
+        unsigned long long calls = 0, other = 0;
+        char line[128];
+        const bool threads = runs[i].words[0] != '\0';
+        run_under(mpi, runs[i].workers, runs[i].settings, runs[i].words, &outcome);
+        cr_expect_eq(outcome.exit_code, 0, "%s: %s%s", runs[i].settings, outcome.out, outcome.err);
+        const char *said = strstr(outcome.out, "calls ");
+        cr_assert(said != NULL && sscanf(said, "calls %llu other %llu", &calls, &other) == 2, "%s", outcome.out);
+        cr_expect(other >= 3 && calls > 100 && strstr(outcome.out, "WRONG") == NULL, "%s", outcome.out);
+        snprintf(line, sizeof line, "calls of all: %llu by ", threads ? 0 : calls - other);
+        cr_expect(contains(outcome.err, line), "%s: %s", line, outcome.err);
+        snprintf(line, sizeof line, ", %llu by MPI itself (", threads ? calls : other);
+        cr_expect(contains(outcome.err, line), "%s: %s", line, outcome.err);
+        if (threads)
+            cr_expect(contains(outcome.err, ": MPI_THREAD_MULTIPLE)"), "%s", outcome.err);
+        else
+            cr_expect(contains(outcome.err, ": type, ") && contains(outcome.err, ": operator"), "%s", outcome.err);
+        outcome_release(&outcome);
+    }
+}
+
+static void refused_under_a_program(const char *mpi)
+{
+    static const char *const cases[][2] = {
+        {"CHORALE_ALLREDUCE=rong", "CHORALE_ALLREDUCE: unknown algorithm rong"},
+        {"CHORALE_ALLREDUCE=", "CHORALE_ALLREDUCE: not set"},
+        {"CHORALE_ALLREDUCE=gossip", "CHORALE_ALLREDUCE: gossip: MPI_Allreduce needs a schedule"},
+        {"CHORALE_ALLREDUCE=ring CHORALE_TRANSPORT=pigeons", "CHORALE_TRANSPORT: transport pigeons: unknown"}};
+    if (!has_interposer(mpi))
+        cr_skip_test("mpiexec.%s or what is built for it is not here", mpi);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct outcome outcome;
+        run_under(mpi, 2, cases[i][0], "", &outcome);
+        cr_expect_neq(outcome.exit_code, 0, "%s", cases[i][0]);
+        cr_expect(contains(outcome.err, cases[i][1]), "%s: %s", cases[i][0], outcome.err);
+        cr_expect(!contains(outcome.out, "calls "), "%s: %s", cases[i][0], outcome.out);
+        outcome_release(&outcome);
+    }
+}
+
+/* tcp: what a killed process leaves in /dev/shm only a launcher of ours would remove. */
+static void a_death_under_a_program(const char *mpi)
+{
+    struct outcome outcome;
+    if (!has_interposer(mpi))
+        cr_skip_test("mpiexec.%s or what is built for it is not here", mpi);
+    run_under(mpi, 3, "CHORALE_ALLREDUCE=ring CHORALE_TRANSPORT=tcp", "die", &outcome);
+    cr_expect_neq(outcome.exit_code, 0);
+    cr_expect(!contains(outcome.out, "calls "), "%s", outcome.out);
+    outcome_release(&outcome);
+}
+
+Test(external, under_a_program_openmpi)
+{
+    under_a_program("openmpi");
+}
+
+Test(external, under_a_program_mpich)
+{
+    under_a_program("mpich");
+}
+
+Test(external, refused_under_a_program_openmpi)
+{
+    refused_under_a_program("openmpi");
+}
+
+Test(external, refused_under_a_program_mpich)
+{
+    refused_under_a_program("mpich");
+}
+
+Test(external, a_death_under_a_program_openmpi)
+{
+    a_death_under_a_program("openmpi");
+}
+
+Test(external, a_death_under_a_program_mpich)
+{
+    a_death_under_a_program("mpich");
+}
+
+/* ---- beside MPI ---- */
 
 Test(external, beside_ours_openmpi)
 {
