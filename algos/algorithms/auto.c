@@ -7,9 +7,9 @@
  * (algos/costs.h; of the worker count that is nearest to the team's, interpolated over the size). Of equally quick ones
  * the first. Whoever needs halves gets a candidate with halves.
  *
- * The defaults of latency, bandwidth and reduce are what `chorale calibrate` has fitted to two workers in the shared
- * memory of one machine (README, Figures); that of overhead is a guess, a third of the latency. A network of yours wants
- * its own.
+ * The defaults of latency and bandwidth are what `chorale calibrate` has fitted to two workers in the shared memory of
+ * one machine (README, Figures); that of overhead is a guess, a third of the latency, and so is that of reduce, memory
+ * that is read at 10 GB/s (the fit leaves it at nothing). A network of yours wants its own.
  *
  * The choice is by size, so deterministic=1 is refused: two schedules add up in two orders. All else is that of the
  * schedule taken: rounds, traits, halves.
@@ -35,7 +35,7 @@ static const struct option auto_options[] = {
     {.key = "costs", .type = OPTION_FILE, .help = "what bench --format=csv measured, instead of closed forms"},
     FIGURE("latency", "3", "us", 0, "of a message"),
     FIGURE("bandwidth", "4.3", "GB/s", 1e-6, "of one direction of a worker"),
-    FIGURE("reduce", "0", "ns/B", 0, "of reducing"),
+    FIGURE("reduce", "0.1", "ns/B", 0, "of reducing"),
     FIGURE("overhead", "1", "us", 0, "a worker's own work for a message sent, or received"),
     {.key = NULL},
 };

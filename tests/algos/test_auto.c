@@ -98,7 +98,8 @@ Test(automatic, takes_the_least_closed_form)
         (void)snprintf(nodes, sizeof nodes, "1x%d", workers[w]);
         EXPECT_OK(layout_parse(nodes, 0, &layout));
         for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
-            struct shape *shape = shape_of("auto:latency=7,bandwidth=10,overhead=0", nodes, counts[c], no_files);
+            struct shape *shape =
+                shape_of("auto:latency=7,bandwidth=10,overhead=0,reduce=0", nodes, counts[c], no_files);
             const double found = shape->algorithm->cost(shape, &model, counts[c] * 4);
             const double least = least_cost(&layout, counts[c], 7);
             cr_expect(fabs(found - least) <= 1e-9 * least, "%s, %zu elements: %g instead of %g", nodes, counts[c],
