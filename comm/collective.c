@@ -31,8 +31,8 @@ static enum status count_peer(struct sink *sink, const struct op *op)
     if (op->peer < 0 || op->peer >= c->shape->workers)
         return fail(STATUS_FORMAT, "bad-op: peer %d of %d workers", (int)op->peer, c->shape->workers);
     const uint32_t leaf = range->chunk % c->shape->chunks;
-    const size_t elements = partition_offset(c->count, c->shape->chunks, leaf + range->chunks) -
-                            partition_offset(c->count, c->shape->chunks, leaf);
+    const size_t elements = partition_offset(c->slice, c->shape->chunks, leaf + range->chunks) -
+                            partition_offset(c->slice, c->shape->chunks, leaf);
     bool *marks = op->kind == OP_SEND ? c->greets : c->awaits;
     size_t *total = op->kind == OP_SEND ? peers->sent : peers->received;
     marks[op->peer] = true;
@@ -120,9 +120,9 @@ enum status collective_create(const struct collective_request *request, struct c
     TRY_TO(done, coder_create(request, c->team->comm->segment, &c->coder));
     if (c->coder != NULL)
         c->shape = coder_shape(c->coder);
+    c->slice = slice_elements(c->shape, c->count, c->size, c->team->comm->scratch);
     TRY_TO(done, find_greetings(c));
-    if (!checked_multiply(request->count * c->size, request->shape->scratch, &planes))
-        TRY_TO(done, fail(STATUS_NO_MEMORY, "%s: scratch too large", c->name));
+    TRY_TO(done, slices_scratch(c->shape, c->count, c->size, c->slice, &planes));
     if (planes > 0) {
         TRY_TO(done, comm_alloc(c->team->comm, planes, &memory));
         c->scratch = memory;
@@ -206,8 +206,8 @@ void collective_destroy(struct collective *c)
     comm_leave(comm);
     if (!shared)
         comm_free(comm, c->scratch);
-    progression_destroy(c->progression[0]);
-    progression_destroy(c->progression[1]);
+    slices_destroy(c->slices[0]);
+    slices_destroy(c->slices[1]);
     free(c->table);
     coder_destroy(c->coder);
     free(c->greets);
@@ -278,7 +278,7 @@ void collectives_describe(struct comm *comm, struct text *text)
     for (const struct team *team = comm->teams; team != NULL; team = team->next) {
         for (const struct collective *c = team->first; c != NULL; c = c->next) {
             text_addf(text, "%s%s of %zu bytes: ", any ? "; " : "", c->name, c->count * c->size);
-            progression_describe(c->running, 4, text);
+            slices_describe(c->running, 4, text);
             if (c->outgoing > 0)
                 text_addf(text, "%zu small messages not yet out", c->outgoing);
             if (c->hellos > 0)
@@ -307,23 +307,22 @@ static enum status check_buffers(const struct collective *c, const void *input, 
     return STATUS_OK;
 }
 
-static enum status prepare_progression(struct collective *c, bool aliased)
+static enum status prepare_slices(struct collective *c, bool aliased)
 {
-    struct progression **progression = &c->progression[aliased];
-    if (*progression != NULL) {
-        progression_restart(*progression);
-        c->running = *progression;
+    struct slices **slices = &c->slices[aliased];
+    if (*slices != NULL) {
+        slices_restart(*slices);
+        c->running = *slices;
         return STATUS_OK;
     }
     const struct comm *comm = c->team->comm;
-    const size_t segment = c->coder != NULL ? coder_segment(c->coder) : comm->segment / c->size;
     const struct progression_params params = {.count = c->count,
-                                              .segment = segment > 0 ? segment : 1,
+                                              .segment = comm->segment / c->size > 0 ? comm->segment / c->size : 1,
                                               .window = comm->window,
                                               .lookahead = DEFAULT_LOOKAHEAD,
                                               .aliased = aliased};
-    TRY(progression_create(c->shape, c->team->rank, &params, progression));
-    c->running = *progression;
+    TRY(slices_create(c->shape, c->team->rank, &params, c->slice, slices));
+    c->running = *slices;
     return STATUS_OK;
 }
 
@@ -361,7 +360,7 @@ static enum status start_locked(struct collective *c, const void *input, void *o
         kernel_scale(c->dtype, output, input, mean_scale(c->shape->workers), c->count);
         input = output;
     }
-    TRY(prepare_progression(c, input == output));
+    TRY(prepare_slices(c, input == output));
     c->input = input;
     c->output = output;
     c->epoch = team->next_epoch++;
@@ -436,4 +435,25 @@ void collective_traffic(const struct collective *c, struct collective_traffic *t
     *traffic = c->traffic;
     if (c->coder != NULL)
         traffic->wire = *coder_statistics(c->coder);
+}
+
+/* So many slices of full length, and a shorter one. */
+enum status collective_due(const struct collective *c, size_t size, size_t *bytes_sent, size_t *messages)
+{
+    const size_t whole = c->slice > 0 ? c->count / c->slice : 1, rest = c->slice > 0 ? c->count % c->slice : 0;
+    size_t bytes = 0, more_bytes = 0, sends = 0, more_sends = 0;
+    TRY(shape_traffic(c->shape, c->team->rank, c->slice, size, &bytes, &sends));
+    if (rest > 0)
+        TRY(shape_traffic(c->shape, c->team->rank, rest, size, &more_bytes, &more_sends));
+    *bytes_sent = whole * bytes + more_bytes;
+    *messages = whole * sends + more_sends;
+    return STATUS_OK;
+}
+
+size_t collective_scratch(const struct shape *shape, size_t count, size_t size)
+{
+    size_t bytes = 0;
+    if (slices_scratch(shape, count, size, slice_elements(shape, count, size, COMM_SCRATCH), &bytes) < 0)
+        return SIZE_MAX;
+    return bytes;
 }

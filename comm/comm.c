@@ -788,6 +788,7 @@ enum status comm_open(const struct comm_request *request, struct comm **out)
     const unsigned window = request->window > 0 ? request->window : comm->transport->window;
     comm->segment = segment > 0 ? segment : DEFAULT_SEGMENT;
     comm->window = window > 0 ? window : DEFAULT_WINDOW;
+    comm->scratch = request->scratch > 0 ? request->scratch : COMM_SCRATCH;
     comm->deadline = request->deadline > 0 ? request->deadline : DEFAULT_DEADLINE;
     comm->node = request->transport->node;
     comm->small_bytes = request->transport->eager_limit > 512 ? request->transport->eager_limit : 512;

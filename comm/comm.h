@@ -36,6 +36,9 @@ struct comm_request {
     unsigned window;             /* receives posted ahead on each (peer, lane); 0 = the transport's best, else 4 */
     double deadline;             /* seconds of waiting without any progress before it fails; <= 0 = 30 */
     bool progress_thread;
+    size_t
+        scratch; /* bytes of memory that the planes of a schedule may take in a call; 0 = 64 MiB. A vector for which they
+                       would be larger goes through the schedule in slices, two at a time; alike on all workers */
 };
 
 enum status comm_open(const struct comm_request *request, struct comm **comm) MUST_CHECK;
@@ -95,7 +98,7 @@ struct collective_request {
  * segmentation (as schedules count them). Times are CLOCK_MONOTONIC of start() and of the last completion. */
 struct collective_traffic {
     size_t bytes_sent, messages_sent;
-    size_t control_messages; /* grants and headers: no payload */
+    size_t control_messages; /* grants, acknowledgements, hellos: no payload */
     uint64_t started_ns, finished_ns;
     struct codec_statistics wire; /* what this worker's encoding has done; a value is counted in each encoding of it */
 };
@@ -113,6 +116,11 @@ enum status collective_test(struct collective *collective) MUST_CHECK;
 /* Until done. STATUS_TIMEOUT, STATUS_PEER_LOST, STATUS_MISMATCH (another worker called something else: both calls are
  * named, with their wire formats), STATUS_IO. After a failure the comm is unusable: close it. */
 enum status collective_wait(struct collective *collective) MUST_CHECK;
+/* What shape_traffic() says of this call on this worker, in its slices: `size` bytes of an element on the wire. */
+enum status collective_due(const struct collective *collective, size_t size, size_t *bytes_sent,
+                           size_t *messages) MUST_CHECK;
+/* Bytes of scratch planes that a call of this shape takes in a comm with the usual bound. */
+size_t collective_scratch(const struct shape *shape, size_t count, size_t size);
 void collective_traffic(const struct collective *collective, struct collective_traffic *traffic);
 
 #endif

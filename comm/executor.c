@@ -297,7 +297,7 @@ static enum status chain_add(struct collective *c, struct chain *chain, const st
     chain->term[chain->terms++].divisor = divisor_of(c, &action->op);
     if (task != NULL)
         chain->task[chain->tasks++] = task;
-    progression_complete(c->running, action);
+    slices_complete(c->running, action);
     return STATUS_OK;
 }
 
@@ -331,7 +331,7 @@ static enum status do_local(struct collective *c, struct chain *chain, const str
     else
         kernel_scale(c->dtype, place(c, &action->dst), place_read(c, &action->operand), action->op.weight,
                      action->dst.count);
-    progression_complete(c->running, action);
+    slices_complete(c->running, action);
     return STATUS_OK;
 }
 
@@ -340,7 +340,7 @@ static enum status do_local(struct collective *c, struct chain *chain, const str
 /* The data of a reduction are here, in a buffer of ours or for the moment elsewhere. */
 static void reducible(struct collective *c, struct task *task)
 {
-    progression_complete(c->running, &task->action);
+    slices_complete(c->running, &task->action);
     table_add(c, task);
 }
 
@@ -380,7 +380,7 @@ static enum status decode(struct collective *c, struct task *task, const void *b
     if (offered)
         TRY(tell_read(c, task));
     if (!reduces) {
-        progression_complete(c->running, &task->action);
+        slices_complete(c->running, &task->action);
         task_give(comm, task);
         return STATUS_OK;
     }
@@ -402,7 +402,7 @@ static enum status deliver(struct collective *c, struct task *task, const void *
         return decode(c, task, payload, bytes, false);
     if (task->action.op.kind == OP_RECV) {
         memcpy(place(c, &task->action.dst), payload, bytes);
-        progression_complete(c->running, &task->action);
+        slices_complete(c->running, &task->action);
         task_give(comm, task);
         return STATUS_OK;
     }
@@ -433,7 +433,7 @@ static enum status read_offer(struct collective *c, struct task *task, const str
         reducible(c, task);
         return STATUS_OK;
     }
-    progression_complete(c->running, &task->action);
+    slices_complete(c->running, &task->action);
     task_give(comm, task);
     return STATUS_OK;
 }
@@ -463,7 +463,7 @@ static enum status take_offer(struct collective *c, struct task *task, const voi
     }
     memcpy(place(c, &task->action.dst), data, task->bytes);
     TRY(tell_read(c, task));
-    progression_complete(c->running, &task->action);
+    slices_complete(c->running, &task->action);
     task_give(comm, task);
     return STATUS_OK;
 }
@@ -556,7 +556,7 @@ static enum status offer_over(struct collective *c, struct task *task)
     if (task->kind != TASK_OFFER)
         return fail(STATUS_FORMAT, "%s: rank %d has read what was not offered", c->name, task->peer);
     task_remove(&c->offers, task);
-    progression_complete(c->running, &task->action);
+    slices_complete(c->running, &task->action);
     task_give(c->team->comm, task);
     return STATUS_OK;
 }
@@ -679,7 +679,7 @@ static enum status start_send(struct collective *c, const struct action *action)
         }
         c->traffic.bytes_sent += bytes;
         TRY(send_small(c, c->team->ranks[action->op.peer], WIRE_EAGER, action, data, bytes));
-        progression_complete(c->running, action); /* the payload was copied */
+        slices_complete(c->running, action); /* the payload was copied */
         return STATUS_OK;
     }
     if (c->coder == NULL)
@@ -752,12 +752,12 @@ static enum status start_all(struct collective *c, bool *moved)
     struct chain chain; /* large: no more of it is set than is used */
     struct action action;
     chain.open = false;
-    enum status status = progression_next(c->running, &action);
+    enum status status = slices_next(c->running, &action);
     while (status == STATUS_OK) {
         *moved = true;
         status = start_action(c, &chain, &action);
         if (status >= 0)
-            status = progression_next(c->running, &action);
+            status = slices_next(c->running, &action);
     }
     if (status >= 0)
         return chain_close(c, &chain);
@@ -772,7 +772,7 @@ enum status executor_advance(struct collective *c, bool *moved)
         status = land_crossed(c);
     if (status < 0)
         return fail_context(status, "%s", c->name);
-    if (!progression_finished(c->running) || c->hellos > 0 || c->outgoing > 0)
+    if (!slices_finished(c->running) || c->hellos > 0 || c->outgoing > 0)
         return STATUS_OK;
     c->traffic.finished_ns = clock_ns();
     collective_unlink(c);
@@ -816,7 +816,7 @@ enum status executor_task_done(struct comm *comm, struct task *task)
         reducible(c, task);
         return STATUS_OK;
     }
-    progression_complete(c->running, &task->action);
+    slices_complete(c->running, &task->action);
     task_give(comm, task);
     return STATUS_OK;
 }

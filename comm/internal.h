@@ -6,8 +6,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "algos/progression.h"
 #include "comm/comm.h"
+#include "comm/slices.h"
 #include "comm/transport.h"
 #include "comm/wire.h"
 
@@ -85,7 +85,8 @@ struct team {
     struct team *next;
 };
 
-#define TEAM_IDS 256 /* 0 is the world's */
+#define COMM_SCRATCH ((size_t)64 << 20) /* bytes of a call's scratch planes, usually */
+#define TEAM_IDS 256                    /* 0 is the world's */
 #define TEAM_ID_BYTES (TEAM_IDS / 8)
 
 struct comm {
@@ -95,6 +96,7 @@ struct comm {
     size_t segment;
     unsigned window;
     double deadline;
+    size_t scratch; /* bytes that a call's scratch planes may take */
 
     pthread_mutex_t lock; /* everything below; not taken where there is no progress thread           */
     pthread_cond_t work;  /* the progress thread sleeps here                                         */
@@ -147,9 +149,10 @@ struct collective {
     enum dtype dtype;
     enum reduce_op op;
     bool mixes;
-    struct coder *coder;                /* of its wire format; NULL: elements travel as they are  */
-    struct progression *progression[2]; /* [0] out of place, [1] in place; made when first needed */
-    struct progression *running;        /* NULL: not under way                                    */
+    struct coder *coder;      /* of its wire format; NULL: elements travel as they are  */
+    struct slices *slices[2]; /* [0] out of place, [1] in place; made when first needed           */
+    struct slices *running;   /* NULL: not under way                                              */
+    size_t slice;             /* elements                                                         */
     const unsigned char *input;
     unsigned char *output, *scratch;
     uint32_t epoch;

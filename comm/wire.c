@@ -50,7 +50,8 @@ enum status wire_decode(const unsigned char *bytes, size_t total, struct wire_he
 
 uint64_t wire_payload_tag(uint8_t team, uint32_t epoch, uint16_t lane, uint64_t sequence)
 {
-    return (uint64_t)1 << 58 | (uint64_t)team << 50 | (uint64_t)(epoch % WIRE_EPOCHS) << 38 |
+    const uint64_t slice = sequence >> WIRE_SLICE_SHIFT & 0x3ff;
+    return (uint64_t)1 << 58 | (uint64_t)team << 50 | (uint64_t)(epoch % WIRE_EPOCHS) << 38 | slice << 28 |
            (uint64_t)(lane & 0xff) << 20 | (sequence & 0xfffff);
 }
 

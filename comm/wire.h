@@ -46,6 +46,7 @@ enum status wire_decode(const unsigned char *bytes, size_t total, struct wire_he
 #define WIRE_EPOCHS 4096 /* collectives that tags tell apart */
 #define WIRE_TAG_SMALL ((uint64_t)0)
 #define WIRE_TAG_IGNORE ((((uint64_t)1) << 58) - 1) /* of the pool's receives: any small message */
+#define WIRE_SLICE_SHIFT 40                         /* `sequence` holds the slice's number from this bit on */
 uint64_t wire_payload_tag(uint8_t team, uint32_t epoch, uint16_t lane, uint64_t sequence);
 
 uint64_t wire_hash(uint64_t hash, const void *data, size_t bytes); /* FNV-1a, 64 bits; start with WIRE_HASH_START */

@@ -168,8 +168,7 @@ static enum status compare_traffic(const struct subject *s, struct bench_row *ro
         struct collective_traffic traffic;
         size_t bytes = 0, messages = 0;
         collective_traffic(s->collective[k], &traffic);
-        TRY(shape_traffic(s->shape[k], job_rank(job), s->count, size > 0 ? size : dtype_size(s->settings->dtype),
-                          &bytes, &messages));
+        TRY(collective_due(s->collective[k], size > 0 ? size : dtype_size(s->settings->dtype), &bytes, &messages));
         mine[0] += traffic.bytes_sent;
         mine[1] += traffic.messages_sent;
         mine[2] += bytes;
@@ -551,17 +550,20 @@ static size_t buffers_of(const struct bench_settings *settings)
 enum status bench_memory(const struct bench_settings *settings, int workers, size_t scratch)
 {
     const uint64_t available = host_memory_available();
-    const size_t each = buffers_of(settings) + scratch;
-    size_t vectors, needed;
-    if (!checked_multiply(each, (size_t)workers, &vectors) || !checked_multiply(vectors, settings->end, &needed))
+    const size_t vectors = buffers_of(settings);
+    size_t each, needed;
+    if (!checked_multiply(vectors, settings->end, &each) || !checked_add(each, scratch, &each) ||
+        !checked_multiply(each, (size_t)workers, &needed))
         needed = SIZE_MAX;
     if (available == 0 || needed <= available)
         return STATUS_OK;
-    return fail(STATUS_REFUSED,
-                "bench: vectors of %zu bytes need %zu bytes for %d worker%s on this host (%zu vector%s each), and %llu "
-                "are available: give a smaller --end%s",
-                settings->end, needed, workers, workers > 1 ? "s" : "", each, each > 1 ? "s" : "",
-                (unsigned long long)available, settings->out_of_place ? ", or --in-place=only" : "");
+    return fail(
+        STATUS_REFUSED,
+        "bench: vectors of %zu bytes need %zu bytes for %d worker%s on this host (%zu vector%s%s each), and %llu "
+        "are available: give a smaller --end%s",
+        settings->end, needed, workers, workers > 1 ? "s" : "", vectors, vectors > 1 ? "s" : "",
+        scratch > 0 ? " and scratch" : "", (unsigned long long)available,
+        settings->out_of_place ? ", or --in-place=only" : "");
 }
 
 /* How many workers of the job share this host's memory. */
@@ -583,8 +585,11 @@ static enum status check_memory(const struct subject *s)
     int neighbours = 0;
     size_t scratch = 0;
     uint64_t all[WORKERS_MOST];
-    for (size_t k = 0; s->library == NULL && k < s->period; k++)
-        scratch = s->shape[k]->scratch > scratch ? s->shape[k]->scratch : scratch;
+    const size_t size = dtype_size(s->settings->dtype);
+    for (size_t k = 0; s->library == NULL && k < s->period; k++) {
+        const size_t bytes = collective_scratch(s->shape[k], s->settings->end / size, size);
+        scratch = bytes > scratch ? bytes : scratch;
+    }
     TRY(count_neighbours(s->worker, &neighbours));
     enum status status = bench_memory(s->settings, neighbours, scratch);
     const uint64_t refuses = status < 0;

@@ -72,7 +72,7 @@ enum status bench_possible(const struct spec *spec, const struct layout *layout,
                            const struct bench_settings *settings) MUST_CHECK;
 
 /* STATUS_REFUSED, with what is needed and what there is, when this host can't hold the largest vectors of `workers` of its
- * workers: input, output (one of them where all is in place) and `scratch` more of that size. */
+ * workers: input, output (one of them where all is in place) and `scratch` bytes more. */
 enum status bench_memory(const struct bench_settings *settings, int workers, size_t scratch) MUST_CHECK;
 
 /* Heads and rows in each format on stdout; JSON rows are collected. */

@@ -106,8 +106,9 @@ static enum status fill_line(const struct exchanges *exchanges, struct shape *sh
                                          .op = op,
                                          .wire = wire};
     *line = (struct line){.shape = shape};
-    TRY_TO(failed, shape_traffic(shape, comm_rank(exchanges->comm), count, size, &line->bytes, NULL));
+    size_t messages = 0;
     TRY_TO(failed, collective_create(&request, &line->collective));
+    TRY_TO(failed, collective_due(line->collective, size, &line->bytes, &messages));
     return STATUS_OK;
 failed:
     release_line(line);

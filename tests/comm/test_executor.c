@@ -447,6 +447,57 @@ Test(executor, several_in_flight)
     shape_destroy(shape);
 }
 
+/* Planes that would take too much: the vector goes through the schedule in slices, twice, with all that it should send. */
+static void run_sliced(const char *spec, int workers, enum loopback_mode mode, size_t count)
+{
+    struct transport *transports[MAX_WORKERS];
+    struct crank crank = {.workers = workers};
+    struct collective *c[MAX_WORKERS];
+    struct buffers buffers;
+    struct shape *shape = flat_shape(spec, workers);
+    EXPECT_OK(loopback_open(workers, mode, 3, transports));
+    for (int r = 0; r < workers; r++) {
+        const struct comm_request request = {
+            .transport = transports[r], .segment = 1024, .scratch = 9000, .deadline = 20};
+        EXPECT_OK(comm_open(&request, &crank.comm[r]));
+        make(&crank, r, shape, spec, count, DTYPE_I32, &c[r]);
+    }
+    for (int in_place = 0; in_place < 2; in_place++) {
+        buffers_make(&crank, &buffers, count, DTYPE_I32, in_place);
+        for (int run = 0; run < 1 + !in_place; run++) {
+            for (int r = 0; r < workers; r++)
+                EXPECT_OK(collective_start(c[r], in_place ? buffers.output[r] : buffers.input[r], buffers.output[r]));
+            EXPECT_OK(crank_run(c, workers));
+            buffers_check(&buffers, workers, count, DTYPE_I32, REDUCE_SUM, in_place, spec);
+        }
+        buffers_free(&crank, &buffers);
+    }
+    for (int r = 0; r < workers; r++) {
+        struct collective_traffic traffic;
+        size_t bytes = 0, messages = 0, whole = 0;
+        collective_traffic(c[r], &traffic);
+        EXPECT_OK(collective_due(c[r], 4, &bytes, &messages));
+        EXPECT_OK(shape_traffic(shape, r, count, 4, NULL, &whole));
+        cr_assert_eq(traffic.bytes_sent, bytes, "%s: %zu bytes, %zu were due", spec, traffic.bytes_sent, bytes);
+        cr_assert_eq(traffic.messages_sent, messages);
+        cr_assert(count < 8000 || whole == 0 || messages > whole, "%s: one slice only", spec);
+        collective_destroy(c[r]);
+    }
+    crank_close(&crank);
+    shape_destroy(shape);
+}
+
+Test(executor, large_scratch_goes_in_slices)
+{
+    static const char *const specs[] = {"one-shot", "all-pairs", "allgather-reduce", "trivance-latency"};
+    static const size_t counts[] = {0, 1, 7, 1000, 9000, 20001};
+    for (size_t s = 0; s < sizeof specs / sizeof *specs; s++)
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+            run_sliced(specs[s], 5, LOOPBACK_DELAYED, counts[k]);
+            run_sliced(specs[s], 7, LOOPBACK_NODE, counts[k]);
+        }
+}
+
 /* One collective run again and again gives the same result. */
 Test(executor, restarts)
 {
