@@ -220,7 +220,7 @@ static void say_presets(void)
         printf("      %s\n", presets[i].summary);
     }
     const struct external *externals = catalogue_externals(&count);
-    puts("\nExternals: collectives of other libraries, without a schedule; not in this build.");
+    puts("\nExternals: collectives of other libraries, without a schedule, for comparison (README, Specs).");
     for (size_t i = 0; i < count; i++) {
         say_name(externals[i].name, "", externals[i].summary);
         printf("      %s\n", externals[i].source);
