@@ -6,7 +6,7 @@
 #
 #   --preset=NAME  CMake preset, built into build/NAME (default release)
 #   --target=NAME  build only this target; may be given several times (default: everything)
-#   --ci           also install clang-format and clang-tidy
+#   --ci           also install clang-format and clang-tidy, and two MPIs to test with
 #   --quiet        say only what goes wrong
 #
 # Says one line a step on stderr. The output of the tools goes to build/setup-NAME.log, its end is shown when one fails.
@@ -31,7 +31,7 @@ for argument in "$@"; do
     case $argument in
     --preset=?*) preset=${argument#*=} ;;
     --target=?*) targets+=("${argument#*=}") ;;
-    --ci) packages+=(clang-format clang-tidy) ;;
+    --ci) packages+=(clang-format clang-tidy libopenmpi-dev openmpi-bin libmpich-dev mpich) ;;
     --quiet) quiet=true ;;
     --help | -h)
         sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"

@@ -109,18 +109,19 @@ static void communicators(const struct type *type)
 static void a_letter_under_way(const struct type *type)
 {
     static char letter[LETTER];
-    MPI_Request request;
     if (size < 2)
         return;
-    if (rank == 0)
+    if (rank == 0) {
+        MPI_Request request;
         MPI_Isend(letter, LETTER, MPI_CHAR, 1, 3, MPI_COMM_WORLD, &request);
-    if (rank == 1)
-        MPI_Recv(letter, LETTER, MPI_CHAR, 0, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    fill(input, type, 10);
-    MPI_Allreduce(input, output, 10, type->type, MPI_SUM, MPI_COMM_WORLD);
-    calls++;
-    if (rank == 0)
+        MPI_Allreduce(input, output, 10, type->type, MPI_SUM, MPI_COMM_WORLD);
         MPI_Wait(&request, MPI_STATUS_IGNORE);
+    } else {
+        if (rank == 1)
+            MPI_Recv(letter, LETTER, MPI_CHAR, 0, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Allreduce(input, output, 10, type->type, MPI_SUM, MPI_COMM_WORLD);
+    }
+    calls++;
 }
 
 int main(int argc, char **argv)

@@ -121,7 +121,8 @@ static double simulated_us(const char *format)
 
 Test(wire, sim_scales_bytes)
 {
-    program_write("p.txt", "platform p\nnode workers=1\nlink intra latency=0us bandwidth=1GB/s\nlink inter latency=0us bandwidth=1GB/s\nreduce cost=0ns/B\n");
+    program_write("p.txt", "platform p\nnode workers=1\nlink intra latency=0us bandwidth=1GB/s\nlink inter latency=0us "
+                           "bandwidth=1GB/s\nreduce cost=0ns/B\n");
     cr_expect_float_eq(simulated_us("f16") * 2, simulated_us("f32"), 1);
     REFUSED("sim allreduce --allreduce=ring -n 4 --platform=p.txt --wire=top-k", 2, "all-pairs");
 }
