@@ -4,13 +4,14 @@
 #   suites         every suite of tests/, built as released
 #   verify         every exact schedule proved for 1 to 130 workers
 #   sweep          a small sweep: killed half-way, run again, run once more
+#   peers          the tables of comparisons with others, on rows made up
 #   add-algorithm  a copy of the tree gets one algorithm more: one file, one line
 #   asan           suites of base, algos and comm under AddressSanitizer, LeakSanitizer and UBSan
 #   tsan           the multi-threaded programs (tests/*/plain_*.c) under ThreadSanitizer
 #
 #   tests/run.sh [--quick] [--jobs=N] [NAME...]
 #
-#   --quick   suites, a shorter verify, sweep
+#   --quick   suites, a shorter verify, sweep, peers
 #   --jobs=N  suites that run at a time (default: cores)
 #   NAME      only these: steps as above, or suites by the beginning of their names (algos, comm.test_fabric)
 #
@@ -41,16 +42,16 @@ for argument in "$@"; do
         exit 0
         ;;
     -*) usage "$argument: unknown: --quick, --jobs=N, names of steps or suites (see --help)" ;;
-    suites | verify | sweep | add-algorithm | asan | tsan) steps+=("$argument") ;;
+    suites | verify | sweep | peers | add-algorithm | asan | tsan) steps+=("$argument") ;;
     base* | algos* | comm* | nn* | sim* | experiments*)
         suites+=("$argument")
         [[ " ${steps[*]-} " == *" suites "* ]] || steps+=(suites)
         ;;
-    *) usage "$argument: no step or suite of this name: suites verify sweep add-algorithm asan tsan, or base, comm.test_fabric ..." ;;
+    *) usage "$argument: no step or suite of this name: suites verify sweep peers add-algorithm asan tsan, or base, comm.test_fabric ..." ;;
     esac
 done
 if [[ ${#steps[@]} -eq 0 ]]; then
-    steps=(suites verify sweep)
+    steps=(suites verify sweep peers)
     $quick || steps+=(add-algorithm asan tsan)
 fi
 
@@ -168,6 +169,10 @@ script_test() {
 
 step_sweep() {
     script_test sweep tests/experiments/sweep.sh
+}
+
+step_peers() {
+    script_test peers tests/experiments/peers.py
 }
 
 step_add-algorithm() {

@@ -1,11 +1,11 @@
 /* mpi_allreduce.c - MPI_Allreduce measured and checked as chorale bench does it, for compare.sh: f32 sum, warm-up, then
- * back-to-back calls, mean over calls and workers; out of place and in place; same data, exact check of every element.
+ * back-to-back calls, mean over calls and workers; same data, exact check of every element.
  *
- * usage: mpiexec -n WORKERS mpi_allreduce SYSTEM BYTES CALLS WARMUP SECONDS
+ * usage: mpiexec -n WORKERS mpi_allreduce SYSTEM BYTES[,BYTES...] CALLS WARMUP SECONDS no|only|both
  *
- * The timed calls are fewer when CALLS would take longer than SECONDS: an MPI that spins takes tens of milliseconds for
- * a call when there are more workers than cores. Prints CSV rows system,workers,bytes,in_place,time_us,wrong,calls on
- * rank 0. Exit: 0 done, 1 failed or wrong elements. MPI calls are not checked: by default MPI ends the job itself. */
+ * The last word says whether calls are in place, as bench --in-place= does. The timed calls are fewer when CALLS would
+ * take longer than SECONDS: an MPI that spins takes tens of milliseconds for a call when there are more workers than
+ * cores. Prints CSV rows system,workers,bytes,in_place,time_us,wrong,calls on rank 0. Exit: 0 done, 1 failed or wrong elements. MPI calls are not checked: by default MPI ends the job itself. */
 #include <limits.h>
 #include <mpi.h>
 #include <stdbool.h>
@@ -21,9 +21,10 @@ enum {
 };
 
 struct bench {
-    const char *system;
+    const char *system, *sizes;
+    bool out_of_place, in_place;
     int rank, workers;
-    size_t bytes;
+    size_t bytes; /* of the vector that is measured now */
     int count;
     int calls, warmup;
     double seconds;
@@ -137,31 +138,50 @@ static bool measure(const struct bench *b, bool in_place)
 
 /* ---- program ---- */
 
-static bool read_number(const char *text, long least, long most, long *number)
+/* A number up to `most` before the character `end`; returns what follows it, NULL when there is none. */
+static const char *read_number(const char *text, char end, double least, double most, double *number)
 {
-    char *end = NULL;
-    *number = strtol(text, &end, 10);
-    return end != text && *end == '\0' && *number >= least && *number <= most;
+    char *rest = NULL;
+    *number = strtod(text, &rest);
+    return rest != text && *rest == end && *number >= least && *number <= most ? rest + (end != '\0') : NULL;
+}
+
+/* The next of the sizes, which are whole f32. */
+static const char *next_size(struct bench *b, const char *sizes)
+{
+    double bytes = 0;
+    const char *rest = read_number(sizes, strchr(sizes, ',') != NULL ? ',' : '\0', sizeof(float),
+                                   (double)INT_MAX * sizeof(float), &bytes);
+    b->bytes = (size_t)bytes;
+    b->count = (int)(b->bytes / sizeof(float));
+    return rest != NULL && (double)b->count * sizeof(float) == bytes ? rest : NULL;
+}
+
+static bool read_sizes(struct bench *b)
+{
+    const char *sizes = b->sizes;
+    do
+        sizes = next_size(b, sizes);
+    while (sizes != NULL && *sizes != '\0');
+    return sizes != NULL;
 }
 
 static bool read_arguments(struct bench *b, int argc, char **argv)
 {
-    const long size = (long)sizeof(float);
-    long bytes = 0, calls = 0, warmup = 0, seconds = 0;
-    if (argc != 6 || !read_number(argv[2], size, INT_MAX * size, &bytes) || bytes % size != 0 ||
-        !read_number(argv[3], 1, INT_MAX, &calls) || !read_number(argv[4], 0, INT_MAX, &warmup) ||
-        !read_number(argv[5], 1, INT_MAX, &seconds)) {
-        if (b->rank == 0)
-            fputs("usage: mpiexec -n WORKERS mpi_allreduce SYSTEM BYTES CALLS WARMUP SECONDS\n", stderr);
+    double calls = 0, warmup = 0;
+    if (argc != 7)
         return false;
-    }
     b->system = argv[1];
-    b->bytes = (size_t)bytes;
-    b->count = (int)(bytes / size);
+    b->sizes = argv[2];
+    if (!read_sizes(b) || read_number(argv[3], '\0', 1, INT_MAX, &calls) == NULL ||
+        read_number(argv[4], '\0', 0, INT_MAX, &warmup) == NULL ||
+        read_number(argv[5], '\0', 1e-3, 1e6, &b->seconds) == NULL)
+        return false;
     b->calls = (int)calls;
     b->warmup = (int)warmup;
-    b->seconds = (double)seconds;
-    return true;
+    b->out_of_place = strcmp(argv[6], "no") == 0 || strcmp(argv[6], "both") == 0;
+    b->in_place = strcmp(argv[6], "only") == 0 || strcmp(argv[6], "both") == 0;
+    return b->out_of_place || b->in_place;
 }
 
 static float *allocate(const struct bench *b)
@@ -169,32 +189,49 @@ static float *allocate(const struct bench *b)
     return aligned_alloc(ALIGNMENT, (b->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
 }
 
-static bool run(struct bench *b)
+static bool run_size(struct bench *b)
 {
-    bool right = false;
+    bool right = true;
     b->input = allocate(b);
     b->output = allocate(b);
     if (b->input == NULL || b->output == NULL) {
         fprintf(stderr, "mpi_allreduce: no memory for two vectors of %zu bytes: take smaller ones\n", b->bytes);
         MPI_Abort(MPI_COMM_WORLD, 1);
     } else {
-        if (b->rank == 0)
-            puts("system,workers,bytes,in_place,time_us,wrong,calls");
-        right = measure(b, false);
-        right = measure(b, true) && right;
+        if (b->out_of_place)
+            right = measure(b, false);
+        if (b->in_place)
+            right = measure(b, true) && right;
     }
     free(b->input);
     free(b->output);
     return right;
 }
 
+static bool run(struct bench *b)
+{
+    bool right = true;
+    if (b->rank == 0)
+        puts("system,workers,bytes,in_place,time_us,wrong,calls");
+    for (const char *sizes = b->sizes; *sizes != '\0';) {
+        sizes = next_size(b, sizes); /* never NULL: read_sizes() has been over them */
+        right = run_size(b) && right;
+    }
+    return right;
+}
+
 int main(int argc, char **argv)
 {
     struct bench bench = {.rank = 0};
+    bool right = false;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &bench.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &bench.workers);
-    const bool right = read_arguments(&bench, argc, argv) && run(&bench);
+    if (read_arguments(&bench, argc, argv))
+        right = run(&bench);
+    else if (bench.rank == 0)
+        fputs("usage: mpiexec -n WORKERS mpi_allreduce SYSTEM BYTES[,BYTES...] CALLS WARMUP SECONDS no|only|both\n",
+              stderr);
     MPI_Finalize();
     return right ? 0 : 1;
 }

@@ -1,9 +1,13 @@
 #!/usr/bin/python3
 """Collects rows of the comparisons with other programs in one CSV file, and makes Markdown tables of medians from it.
 
-    table.py add --to=FILE --from=ROWS --exit=CODE KEY=VALUE...   append what a program printed, with the keys given
-    table.py allreduce FILE                                        the table of compare.sh
-    table.py training FILE                                         the table of resnet50.sh
+    table.py add --to=FILE --from=ROWS --exit=CODE [--sizes=BYTES,...] KEY=VALUE...
+                                            append what a program printed, with the keys given; sizes that it should have
+                                            printed and did not are rows, too
+    table.py allreduce FILE [--causes=FILE] the tables of compare.sh; what misses a goal stands with its cause: what the
+                                            rows tell, and what was measured elsewhere and is kept in --causes (CSV: date,
+                                            network, workers (a count, or any), from, to (bytes), cause)
+    table.py training FILE                  the table of resnet50.sh
 
 Exit: 0 done, 1 rows have wrong elements or are missing, 2 wrong usage.
 """
@@ -14,12 +18,12 @@ import statistics
 import sys
 
 COLUMNS = {
-    "allreduce": ["started", "round", "system", "workers", "bytes", "in_place", "calls", "time_us", "wrong", "reason",
+    "allreduce": ["started", "round", "system", "network", "workers", "cores", "bytes", "in_place", "calls", "time_us", "wrong", "reason",
                   "version", "load", "machine"],
     "training": ["started", "round", "system", "image_size", "batch", "threads", "steps", "images_per_s", "reason",
                  "version", "load", "machine"],
 }
-PEERS = ["openmpi", "mpich"]
+PEERS = {"openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo"}
 DIGITS = 3  # significant ones in tables
 
 
@@ -27,12 +31,7 @@ DIGITS = 3  # significant ones in tables
 
 def read_rows(path):
     with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def system_of(row, system):
-    """Our rows name algorithm and transport, those of the peers their system."""
-    return f"{row['allreduce']}, {row['transport']}" if row.get("allreduce") else system
+        return list(csv.DictReader(file, restval=""))
 
 
 def incomplete(row, value):
@@ -47,20 +46,24 @@ def incomplete(row, value):
     return "no time"
 
 
-def add(to, source, code, keys):
+def add(to, source, code, sizes, keys):
     columns = COLUMNS["training" if "image_size" in keys else "allreduce"]
     value = "images_per_s" if "image_size" in keys else "time_us"
     rows, bad = [], 0
     for row in read_rows(source):
         merged = {**keys, **{k: v for k, v in row.items() if k in columns and v}}
-        merged["system"] = system_of(row, keys["system"])
+        merged["system"] = row.get("allreduce") or keys["system"]  # our rows name their algorithm
         merged["reason"] = incomplete(row, value)
         if value == "time_us" and not merged["reason"] and row.get("wrong") != "0":
             merged["reason"] = "wrong elements" if row.get("wrong") else "not checked"
         bad += merged["reason"] != "" and not row.get("refused")
         rows.append(merged)
+    why = f"failed with exit code {code}" if code else "it printed no row"
+    missing = [size for size in sizes if size not in {row.get("bytes") for row in rows}]
+    rows += [{**keys, "bytes": size, "reason": why} for size in missing]
+    bad += len(missing)
     if not rows or (code != 0 and bad == 0):
-        rows.append({**keys, "reason": f"failed with exit code {code}"})
+        rows.append({**keys, "reason": why})
         bad += 1
     fresh = not os.path.exists(to)
     with open(to, "a", newline="", encoding="utf-8") as file:
@@ -128,41 +131,166 @@ def complaints(rows):
     lines, failures = [], 0
     for row in rows:
         if row["reason"]:
-            what = ", ".join(row[key] + " " + word for key, word in (
-                ("workers", "workers"), ("bytes", "bytes"), ("image_size", "px"), ("batch", "images")) if row.get(key))
+            what = ", ".join(f"{row[key]} {word}".strip() for key, word in (
+                ("network", ""), ("workers", "workers"), ("bytes", "bytes"), ("image_size", "px"), ("batch", "images")) if row.get(key))
             lines.append(f"- {row['system']}, {what}, round {row['round']}: {row['reason']}")
             failures += not row["reason"].startswith("refused")
     return (["", "Missing from the medians:", ""] + list(dict.fromkeys(lines)) if lines else []), failures
 
 
-def allreduce_half(rows, in_place):
-    """One table: rows are worker counts and sizes, columns systems."""
-    good = [row for row in rows if not row["reason"] and row["in_place"] == in_place]
-    systems = [s for s in PEERS if any(r["system"] == s for r in good)]
-    systems += sorted({row["system"] for row in good} - set(PEERS), key=lambda s: (s.split(", ")[1:], s))
-    names = {"openmpi": "Open MPI", "mpich": "MPICH"}
-    lines = head(["workers", "bytes"] + [names.get(s, s) for s in systems] + ["ring, shm ÷ best peer",
-                                                                             "best of ours ÷ best peer"], 0)
-    for workers, size in sorted({(int(r["workers"]), int(r["bytes"])) for r in good}):
-        times = {s: [float(r["time_us"]) for r in good if (r["system"], int(r["workers"]), int(r["bytes"])) ==
-                     (s, workers, size)] for s in systems}
-        peer = fastest([times[s] for s in systems if s in PEERS])
-        ours = fastest([times[s] for s in systems if s not in PEERS])
-        lines.append(line([str(workers), size_name(size)] + [spread(times[s]) for s in systems] +
-                          [ratio(times.get("ring, shm"), peer), ratio(ours, peer)]))
+# ---- allreduce ----
+
+# From so many bytes on, in shared memory: the most that our time may be of the fastest of some peers.
+GOALS_SHM = [(0, 1, ["mpich"]), (4 << 10, 1, ["openmpi", "mpich", "gloo"]),
+             (64 << 20, 1 / 3, ["openmpi", "mpich", "gloo"])]
+GOALS_TCP = [(0, 1, ["openmpi", "gloo"])]
+NETWORKS = {"shm": ("In shared memory", GOALS_SHM), "tcp": ("Over tcp on 127.0.0.1", GOALS_TCP)}
+
+
+def goal_of(network, size):
+    return [goal for goal in NETWORKS[network][1] if goal[0] <= size][-1]
+
+
+class Cell:
+    """One vector size on so many workers: seconds of each system on a network, rounds together."""
+
+    def __init__(self, network, workers, size, rows):
+        self.network, self.workers, self.size, self.times = network, workers, size, {}
+        self.cores = max((int(row["cores"]) for row in rows if row.get("cores")), default=0)
+        for row in rows:
+            self.times.setdefault(row["system"], []).append(float(row["time_us"]))
+
+    def fastest(self, systems):
+        """The system of those with the least median, or None."""
+        return min((s for s in systems if s in self.times), key=lambda s: statistics.median(self.times[s]), default=None)
+
+    def median(self, system):
+        return statistics.median(self.times[system]) if system else None
+
+    def peer(self):
+        return self.fastest(PEERS)
+
+    def ours(self):
+        return self.fastest([s for s in self.times if s not in PEERS])
+
+    def ratio(self, ours, peer):
+        return self.median(ours) / self.median(peer) if ours and peer else None
+
+    def reached(self):
+        """Our time, as part of the fastest peer of the goal."""
+        return self.ratio(self.ours(), self.fastest(goal_of(self.network, self.size)[2]))
+
+    def missed(self):
+        reached = self.reached()
+        return reached is not None and reached > goal_of(self.network, self.size)[1]
+
+    def verdict(self):
+        if self.reached() is None:
+            return "not measured"
+        return "**missed**" if self.missed() else "met"
+
+
+def goal_text(network, size):
+    _, most, peers = goal_of(network, size)
+    names = "the best" if len(peers) == len(PEERS) else " and ".join(PEERS[p] for p in peers)
+    return f"≤ {'1/3' if most < 1 else '1'} of {names}"
+
+
+def ratio_text(value):
+    return "-" if value is None else f"{value:.2f}"
+
+
+def timed(cell, system):
+    return f"{PEERS.get(system, system)} {spread(cell.times[system])}" if system else "-"
+
+
+def cells_of(rows, network, in_place):
+    """Gloo is in place and over tcp only, and stands in every comparison. Cells without a time are there, too."""
+    cells = []
+    wanted = {(int(row["workers"]), int(row["bytes"])) for row in rows
+              if row.get("bytes") and row["network"] == network and row["in_place"] in ("", in_place)}
+    for workers, size in sorted(wanted):
+        cells.append(Cell(network, workers, size, [
+            row for row in rows if not row["reason"] and (int(row["workers"]), int(row["bytes"])) == (workers, size) and
+            (row["system"] == "gloo" or (row["network"], row["in_place"]) == (network, in_place))]))
+    return cells
+
+
+def verdicts(cells):
+    lines = head(["workers", "bytes", "best peer, µs", "best of ours, µs", "ours ÷ peer", "auto ÷ peer", "goal",
+                  "reached", "verdict"], 0)
+    for cell in cells:
+        peer, ours = cell.peer(), cell.ours()
+        auto = next((s for s in cell.times if s.split(":")[0] == "auto"), None)
+        lines.append(line([str(cell.workers), size_name(cell.size), timed(cell, peer), timed(cell, ours),
+                           ratio_text(cell.ratio(ours, peer)), ratio_text(cell.ratio(auto, peer)),
+                           goal_text(cell.network, cell.size), ratio_text(cell.reached()), cell.verdict()]))
     return lines
 
 
-def allreduce(rows):
+def every_time(cells):
+    """The medians of all systems, peers first."""
+    systems = [s for s in PEERS if any(s in cell.times for cell in cells)]
+    systems += sorted({s for cell in cells for s in cell.times} - set(PEERS))
+    lines = head(["workers", "bytes"] + [PEERS.get(s, s) for s in systems], 0)
+    for cell in cells:
+        lines.append(line([str(cell.workers), size_name(cell.size)] + [spread(cell.times.get(s)) for s in systems]))
+    return lines
+
+
+def known(cell, cells):
+    """What the rows themselves tell of a miss."""
+    ours = cell.ours()
+    texts = [f"{cell.workers} workers share {cell.cores} core{'s' * (cell.cores != 1)}, so that calls wait "
+             "for switches between them"] if cell.workers > cell.cores > 0 else []
+    small = min((c for c in cells if c.workers == cell.workers and c.ours()), key=lambda c: c.size)
+    share = small.median(small.ours()) / cell.median(ours)
+    if small.size == cell.size:
+        texts.append("the time of a call, not of its bytes: the smallest vector measured")
+    elif share > 0.5:
+        texts.append(f"the time of a call, not of its bytes: {share:.0%} of it is what {size_name(small.size)} take, too")
+    else:
+        texts.append(f"its bytes: {cell.size / cell.median(ours) / 1e3:.2g} GB/s of vector in {ours}")
+    return texts
+
+
+def measured_causes(cell, causes):
+    return [f"{c['cause']} ({c['date']})" for c in causes if c["network"] == cell.network and
+            c["workers"] in ("any", str(cell.workers)) and int(c["from"]) <= cell.size <= int(c["to"])]
+
+
+def misses(cells, causes):
+    """A line for each miss, with its cause; nothing where all goals are met."""
+    lines = []
+    for cell in cells:
+        if cell.missed():
+            measured = measured_causes(cell, causes) or ["none is on file"]
+            lines.append(f"- {cell.workers} workers, {size_name(cell.size)}: {cell.reached():.2f}, "
+                         f"{goal_text(cell.network, cell.size)}. Cause: {'; '.join(known(cell, cells))}. "
+                         f"Measured: {'; '.join(measured)}.")
+    return ["", "Short of the goal:", ""] + lines if lines else []
+
+
+def allreduce(rows, causes):
     lines = preface(rows)
     lines += ["Allreduce, f32, sum: µs of a call, mean over back-to-back calls and workers, every element checked. "
-              "Below 1 ours is faster. The peers choose their algorithm themselves, in shared memory, as they "
-              "come from Debian; ours is the algorithm and the transport of its column. MPICH waits actively, which "
-              "costs it whole time slices where there are more workers than cores."]
-    for in_place, title in (("false", "Out of place:"), ("true", "In place:")):
-        lines += ["", title, ""] + allreduce_half(rows, in_place)
+              "Ours is the best of a few algorithms for each size, chosen by its median, and auto what the program "
+              "chooses itself. Peers choose their algorithm themselves, as they come from Debian; MPICH goes over tcp "
+              "by UCX_TLS=tcp,self, Open MPI by --mca btl tcp,self. Gloo has no shared memory and reduces in place "
+              "only: what it takes over tcp, in place, stands in every comparison. MPICH waits actively, which costs it "
+              "whole time slices where there are more workers than cores; over tcp it is left out there."]
+    for in_place, how in (("false", "out of place"), ("true", "in place")):
+        if not any(row["in_place"] == in_place and row["system"] != "gloo" for row in rows):
+            continue
+        for network, (title, _) in NETWORKS.items():
+            cells = cells_of(rows, network, in_place)
+            if cells:
+                lines += ["", f"## {title}, {how}", ""] + verdicts(cells) + misses(cells, causes)
+                lines += ["", "All medians:", ""] + every_time(cells)
     return lines
 
+
+# ---- training ----
 
 def training(rows):
     good = [row for row in rows if not row["reason"]]
@@ -185,9 +313,11 @@ def main(words):
     options = dict(word.split("=", 1) for word in words[1:] if "=" in word)
     if words[:1] == ["add"] and {"--to", "--from", "--exit", "system"} <= set(options):
         keys = {key: value for key, value in options.items() if not key.startswith("--")}
-        return add(options["--to"], options["--from"], int(options["--exit"]), keys)
-    tables = {"allreduce": allreduce, "training": training}
-    if len(words) == 2 and words[0] in tables:
+        sizes = options["--sizes"].split(",") if "--sizes" in options else []
+        return add(options["--to"], options["--from"], int(options["--exit"]), sizes, keys)
+    causes = read_rows(options["--causes"]) if "--causes" in options else []
+    tables = {"allreduce": lambda rows: allreduce(rows, causes), "training": training}
+    if words[:1] in (["allreduce"], ["training"]) and len(words) == 2 + len(options):
         rows = read_rows(words[1])
         if not rows:
             sys.exit(f"table.py: {words[1]}: no rows: let the comparison finish first")
