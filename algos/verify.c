@@ -10,6 +10,8 @@
  * in, and the order of starts and completions. The expression trees of all trials must be the same. Schedules with
  * halves are then proved half by half: the first must leave each chunk complete at its owner, the second must spread it
  * from there and from nowhere else, which is what a composition relies on.
+ *
+ * Contributions are sets of bits, or on large teams sums; leaves are all of them, or on large teams some: struct scope.
  */
 #include "algos/verify.h"
 
@@ -19,15 +21,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "algos/lane_order.h"
 #include "algos/progression.h"
 #include "algos/rounding.h"
+#include "algos/routes.h"
+#include "algos/verify_internal.h"
 #include "base/memory.h"
 #include "base/rng.h"
 
 #define NONE UINT32_MAX
 #define WEIGHT_TOLERANCE 1e-12
-#define SMALL 32 /* workers; ops taken in ahead */
+#define SMALL 32                        /* workers */
+#define PRIME ((UINT64_C(1) << 61) - 1) /* a Mersenne prime: sums are taken modulo it */
+#define OP_BYTES 700                    /* of a live op and of what it has started, about */
+#define WORKER_BYTES 16384              /* of a worker's progression with few live ops, about */
+#define EMITS_MOST (1 << 22)            /* calls of emit for an estimate, or to name a cause */
 
 enum completion_order { OLDEST_FIRST, NEWEST_FIRST, RANDOM_ORDER };
 enum part { WHOLE, REDUCING_HALF, SPREADING_HALF };
@@ -65,6 +72,7 @@ static const struct trial rounding = {.lossy = true, .segment = NONE, .lookahead
 /* What a leaf holds, with the contributors kept apart (struct store). */
 struct value {
     uint64_t hash;  /* of the expression tree, alike for a+b and b+a */
+    uint64_t sum;   /* of the contributors' weights, where sets would be too large */
     uint32_t round; /* of the latest write                           */
     uint32_t leaf;  /* of the vector that it is a part of            */
     uint32_t count; /* of contributions                              */
@@ -73,13 +81,14 @@ struct value {
     bool rounded; /* to a wire format: rounding it again changes nothing */
 };
 
-/* Contributors: the bits of 64 workers, or when mixing the weight of one. */
+/* Contributors: the bits of 64 workers, or when mixing the weight of one. When mixing on a large team: the sum of all
+ * weights, and that of the weights times a random number of each worker. */
 union member {
     uint64_t bits;
     double weight;
 };
 
-/* Values, and the contributors of each in world.words members. */
+/* Values, and the contributors of each in scope.words members. */
 struct store {
     struct value *value;
     union member *members;
@@ -91,52 +100,53 @@ struct ref {
     union member *members;
 };
 
-/* One message op as emitted, in the list of its channel. */
-struct message {
-    uint32_t round, chunks, next;
+/* How much is followed. */
+struct scope {
+    bool mixing;
+    bool exact;       /* sets of contributors, not sums                                   */
+    size_t words;     /* members of a value                                               */
+    uint32_t *column; /* the leaves that are followed, ascending; of every plane the same */
+    uint32_t columns;
+    bool sampled; /* not all leaves                                                   */
 };
 
 struct queue {
-    uint32_t first, last, count;
+    uint32_t first, last;
 };
 
-/* Messages from src to dst on a lane. */
+/* Messages of a route. */
 struct channel {
-    int src, dst;
-    uint16_t lane;
-    struct queue emitted[2]; /* messages: [0] SENDs, [1] RECVs                             */
-    struct queue sends;      /* started, receive not posted                                */
-    uint32_t post;           /* posted, send not started; NONE: none                       */
+    struct queue sends; /* started, receive not posted              */
+    uint32_t post;      /* posted, send not started; NONE: none     */
     uint64_t sends_begun, posts_begun;
-    bool receiving;       /* posted and not complete: the window of 1                   */
-    struct store arrived; /* what a RECV_REDUCE has received and not yet reduced        */
+    bool receiving;       /* posted and not complete: the window of 1                                */
+    struct store arrived; /* what a RECV_REDUCE has received and not yet reduced, of each column     */
+    uint32_t arrived_columns;
 };
 
 /* An action that has been started and not completed. */
 struct started {
     struct action action;
     int worker;
-    uint32_t channel; /* messages                      */
-    uint32_t partner; /* of a ready POST: its SEND     */
-    uint32_t next;    /* in a queue, or free           */
+    uint32_t channel; /* messages                  */
+    uint32_t partner; /* of a ready POST: its SEND */
+    uint32_t next;    /* in a queue, or free       */
 };
 
 struct world {
     const struct shape *shape; /* what runs: the whole or a half of it */
     const struct shape *whole;
     const struct trial *trial;
+    const struct scope *scope;
     struct verify_result *result;
-    bool mixing;
-    size_t words; /* of a set: 64-bit words, or doubles when mixing           */
-    size_t cells; /* of a worker: vector, input, scratch planes               */
+    size_t cells; /* of a worker: vector, scratch planes                   */
     struct store store;
+    struct store input; /* of each worker: its contribution, which is the same for all leaves */
+    uint64_t total;     /* of all workers' weights                                            */
     struct progression **progression;
-    struct channel *channel; /* an array; found through the table */
+    struct routes routes;
+    struct channel *channel; /* of each route */
     size_t channels, channel_capacity;
-    uint32_t *table; /* open addressing, a power of two: place -> channel */
-    size_t table_size;
-    struct message *message;
-    size_t messages, message_capacity;
     struct started *started;
     size_t starts, start_capacity;
     uint32_t free_start;
@@ -145,9 +155,10 @@ struct world {
     int *awake; /* workers that may start more */
     bool *is_awake;
     int awake_count;
-    uint64_t picks;
+    uint64_t picks, tosses;
     bool sent_partial; /* a sum that is no result yet has travelled */
     bool malformed;    /* an op is; nothing else is worth looking for */
+    bool moves;        /* a leaf has gone to another place: columns are not closed */
 };
 
 /* ------------------------------------------------------------------------------------------------------------- faults
@@ -179,9 +190,8 @@ const char *fault_name(enum fault fault)
     return fault_names[fault];
 }
 
-__attribute__((format(printf, 3, 4))) static void report(struct world *w, enum fault fault, const char *format, ...)
+void verify_report(struct verify_result *result, enum fault fault, const char *format, ...)
 {
-    struct verify_result *result = w->result;
     if (result->fault != FAULT_NONE)
         return; /* the first is the cause */
     result->fault = fault;
@@ -191,6 +201,8 @@ __attribute__((format(printf, 3, 4))) static void report(struct world *w, enum f
     (void)vsnprintf(result->reason + n, sizeof result->reason - (size_t)n, format, arguments);
     va_end(arguments);
 }
+
+#define report(w, ...) verify_report((w)->result, __VA_ARGS__)
 
 /* A malformed op, whose name stands before the message; anything else stays an error. */
 static enum status report_malformed(struct world *w, enum status status)
@@ -208,22 +220,22 @@ static enum status report_malformed(struct world *w, enum status status)
     return status;
 }
 
-static const char *op_words(const struct op *op)
+const char *verify_op_words(const struct op *op)
 {
     static const char *const words[OP_KINDS] = {"SEND to", "RECV from", "RECV_REDUCE from", "REDUCE", "COPY", "SCALE",
                                                 "WAIT",    "FENCE"};
     return words[op->kind];
 }
 
-/* ------------------------------------------------------------------------------------------------------------- values
- */
+/* ---- values ---- */
 
-static enum status store_create(const struct world *w, size_t cells, struct store *store)
+static enum status store_create(const struct scope *scope, size_t cells, struct store *store)
 {
     enum status status = STATUS_OK;
     void *value = NULL, *members = NULL;
     TRY_TO(done, memory_zeroed(&value, cells, sizeof(struct value)));
-    TRY_TO(done, memory_zeroed(&members, cells * w->words, sizeof(union member)));
+    if (scope->words > 0)
+        TRY_TO(done, memory_zeroed(&members, cells * scope->words, sizeof(union member)));
     *store = (struct store){.value = value, .members = members};
 done:
     if (status < 0) {
@@ -242,15 +254,66 @@ static void store_release(struct store *store)
 
 static struct ref ref_of(const struct world *w, const struct store *store, size_t i)
 {
-    return (struct ref){.value = store->value + i, .members = store->members + i * w->words};
+    return (struct ref){.value = store->value + i, .members = store->members + i * w->scope->words};
 }
 
-/* Leaf i of a span of `worker`. Every leaf is one element. */
-static struct ref ref_in(const struct world *w, int worker, const struct span *span, size_t i)
+/* The columns that a span touches: [first, end) of scope.column. */
+struct columns {
+    uint32_t first, end;
+};
+
+static uint32_t column_from(const struct scope *scope, uint32_t leaf)
 {
-    static const size_t planes_before[] = {[PLACE_VECTOR] = 0, [PLACE_INPUT] = 1, [PLACE_SCRATCH] = 2};
-    const size_t cell = planes_before[span->place] * w->shape->chunks + span->offset + i;
-    return ref_of(w, &w->store, (size_t)worker * w->cells + cell);
+    uint32_t low = 0, high = scope->columns;
+    if (!scope->sampled)
+        return leaf;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (scope->column[middle] < leaf)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Leaf of a span's first element within its plane. Every leaf is one element. */
+static uint32_t leaf_of(const struct world *w, const struct span *span)
+{
+    return (uint32_t)(span->place == PLACE_SCRATCH ? span->offset % w->shape->chunks : span->offset);
+}
+
+static struct columns columns_of(const struct world *w, const struct span *span)
+{
+    const uint32_t leaf = leaf_of(w, span);
+    return (struct columns){.first = column_from(w->scope, leaf),
+                            .end = column_from(w->scope, leaf + (uint32_t)span->count)};
+}
+
+/* What a span of `worker` holds in a column; of the input, which nothing writes, its contribution. */
+static struct ref ref_in(const struct world *w, int worker, const struct span *span, uint32_t column)
+{
+    if (span->place == PLACE_INPUT) {
+        const struct ref ref = ref_of(w, &w->input, (size_t)worker);
+        ref.value->leaf = w->scope->column[column];
+        return ref;
+    }
+    const size_t plane = span->place == PLACE_SCRATCH ? 1 + span->offset / w->shape->chunks : 0;
+    return ref_of(w, &w->store, (size_t)worker * w->cells + plane * w->scope->columns + column);
+}
+
+static struct ref ref_at(const struct world *w, int worker, uint32_t column)
+{
+    const struct span vector = {.place = PLACE_VECTOR};
+    return ref_in(w, worker, &vector, column);
+}
+
+/* The column of `from` that corresponds to `column` of `to`. A leaf that goes elsewhere leaves a sample. */
+static uint32_t column_across(struct world *w, const struct span *to, const struct span *from, uint32_t column)
+{
+    const uint32_t there = leaf_of(w, from), here = leaf_of(w, to);
+    w->moves |= there != here;
+    return w->scope->sampled ? column : column + there - here;
 }
 
 static uint64_t mix(uint64_t x)
@@ -266,19 +329,36 @@ static uint64_t mix_pair(uint64_t a, uint64_t b)
     return mix(a + b + UINT64_C(0x9e3779b97f4a7c15));
 }
 
+/* Modulo PRIME; both are below it. */
+static uint64_t add(uint64_t a, uint64_t b)
+{
+    return a + b >= PRIME ? a + b - PRIME : a + b;
+}
+
+static uint64_t random_weight(int worker)
+{
+    static const uint64_t purpose = UINT64_C(0x766572696679); /* any: schedules know nothing of it */
+    return rng_below(purpose, (uint64_t)worker, PRIME);
+}
+
+static double random_real(int worker)
+{
+    return 1 + rng_uniform(UINT64_C(0x6d6978696e67), (uint64_t)worker);
+}
+
 static void spoil(const struct world *w, struct ref ref)
 {
     *ref.value = (struct value){.known = false};
-    for (size_t i = 0; i < w->words; i++)
-        ref.members[i] = w->mixing ? (union member){.weight = 0} : (union member){.bits = 0};
+    for (size_t i = 0; i < w->scope->words; i++)
+        ref.members[i] = w->scope->mixing ? (union member){.weight = 0} : (union member){.bits = 0};
 }
 
 static void copy(const struct world *w, struct ref to, struct ref from, const struct op *op)
 {
     *to.value = *from.value;
     to.value->round = op->round;
-    const bool weighted = w->mixing && (op->kind == OP_COPY || op->kind == OP_SCALE);
-    for (size_t i = 0; i < w->words; i++) {
+    const bool weighted = w->scope->mixing && (op->kind == OP_COPY || op->kind == OP_SCALE);
+    for (size_t i = 0; i < w->scope->words; i++) {
         to.members[i] = from.members[i];
         if (weighted)
             to.members[i].weight *= op->weight;
@@ -293,12 +373,15 @@ static void round_value(const struct world *w, struct value *value)
     value->rounded = true;
 }
 
-/* The first worker whose contribution is missing, -1 when complete. */
+static bool is_complete(const struct world *w, const struct value *value)
+{
+    return value->count == (uint32_t)w->shape->workers && (w->scope->exact || value->sum == w->total);
+}
+
+/* The first worker whose contribution is missing, for messages; -1 when that is not known. */
 static int first_missing(const struct world *w, struct ref ref)
 {
-    if (ref.value->count == (uint32_t)w->shape->workers) /* none is there twice: that is a fault at once */
-        return -1;
-    for (int i = 0; i < w->shape->workers; i++)
+    for (int i = 0; w->scope->exact && i < w->shape->workers; i++)
         if (!((ref.members[i / 64].bits >> (i % 64)) & 1))
             return i;
     return -1;
@@ -307,7 +390,7 @@ static int first_missing(const struct world *w, struct ref ref)
 /* The first worker that is in both, -1 when there is none. */
 static int first_common(const struct world *w, struct ref a, struct ref b)
 {
-    for (size_t i = 0; i < w->words; i++) {
+    for (size_t i = 0; i < w->scope->words; i++) {
         const uint64_t common = a.members[i].bits & b.members[i].bits;
         for (int bit = 0; common != 0 && bit < 64; bit++)
             if ((common >> bit) & 1)
@@ -317,46 +400,52 @@ static int first_common(const struct world *w, struct ref a, struct ref b)
 }
 
 /* What is read must have been written; in the spreading half, whatever is not the owner's is unknown by design. */
-static void check_known(struct world *w, int worker, const struct span *span, size_t i, const struct op *op)
+static void check_known(struct world *w, int worker, const struct span *span, uint32_t column, const struct op *op)
 {
-    if (span->place == PLACE_INPUT || w->trial->part == SPREADING_HALF || ref_in(w, worker, span, i).value->known)
+    if (span->place == PLACE_INPUT || w->trial->part == SPREADING_HALF || ref_in(w, worker, span, column).value->known)
         return;
     const bool scratch = span->place == PLACE_SCRATCH;
-    report(w, scratch ? FAULT_SCRATCH : FAULT_MISSING, "worker %d reads %s chunk %zu before it is there (round %u)",
-           worker, scratch ? "scratch" : "vector", span->offset + i, (unsigned)op->round);
+    report(w, scratch ? FAULT_SCRATCH : FAULT_MISSING, "worker %d reads %s chunk %u before it is there (round %u)",
+           worker, scratch ? "scratch" : "vector", (unsigned)w->scope->column[column], (unsigned)op->round);
 }
 
 static void check_weight(struct world *w, int worker, const struct op *op)
 {
-    if (!w->mixing && op->weight != 1)
+    if (!w->scope->mixing && op->weight != 1)
         report(w, FAULT_WEIGHTS, "worker %d round %u: weight %.6f in a reduction", worker, (unsigned)op->round,
                op->weight);
-    if (w->mixing && (op->flags & OP_FINAL))
+    if (w->scope->mixing && (op->flags & OP_FINAL))
         report(w, FAULT_BAD_OP, "worker %d round %u: FINAL when mixing", worker, (unsigned)op->round);
 }
 
 /* What is finalised before it is complete shows when more is added; if nothing is, a contribution is missing. */
-static void combine_sets(struct world *w, int worker, size_t leaf, struct ref to, struct ref a, struct ref b,
+static void combine_sets(struct world *w, int worker, uint32_t leaf, struct ref to, struct ref a, struct ref b,
                          const struct op *op)
 {
     const bool final = op->flags & OP_FINAL;
     const unsigned round = op->round;
-    if ((a.value->final && first_missing(w, a) >= 0) || (b.value->final && first_missing(w, b) >= 0))
-        report(w, FAULT_FINALISED_EARLY, "worker %d chunk %zu: there is more to add (round %u)", worker, leaf, round);
+    if ((a.value->final && !is_complete(w, a.value)) || (b.value->final && !is_complete(w, b.value)))
+        report(w, FAULT_FINALISED_EARLY, "worker %d chunk %u: there is more to add (round %u)", worker, (unsigned)leaf,
+               round);
     if (final && (a.value->final || b.value->final))
-        report(w, FAULT_FINALISED_TWICE, "worker %d chunk %zu (round %u)", worker, leaf, round);
-    const int doubled = first_common(w, a, b);
+        report(w, FAULT_FINALISED_TWICE, "worker %d chunk %u (round %u)", worker, (unsigned)leaf, round);
+    const int doubled = w->scope->exact ? first_common(w, a, b) : -1;
     if (doubled >= 0)
-        report(w, FAULT_DOUBLED, "worker %d chunk %zu has worker %d twice (round %u)", worker, leaf, doubled, round);
-    for (size_t i = 0; i < w->words; i++)
+        report(w, FAULT_DOUBLED, "worker %d chunk %u has worker %d twice (round %u)", worker, (unsigned)leaf, doubled,
+               round);
+    else if (a.value->count + b.value->count > (uint32_t)w->shape->workers)
+        report(w, FAULT_DOUBLED, "worker %d chunk %u has more contributions than there are workers (round %u)", worker,
+               (unsigned)leaf, round);
+    for (size_t i = 0; i < w->scope->words; i++)
         to.members[i].bits = a.members[i].bits | b.members[i].bits;
 }
 
 /* to = a (+) weight * b; `leaf` for messages. */
-static void combine(struct world *w, int worker, size_t leaf, struct ref to, struct ref a, struct ref b,
+static void combine(struct world *w, int worker, uint32_t leaf, struct ref to, struct ref a, struct ref b,
                     const struct op *op)
 {
     const struct value made = {.hash = mix_pair(a.value->hash, b.value->hash),
+                               .sum = add(a.value->sum, b.value->sum),
                                .round = op->round,
                                .leaf = a.value->leaf,
                                .count = a.value->count + b.value->count,
@@ -365,9 +454,9 @@ static void combine(struct world *w, int worker, size_t leaf, struct ref to, str
     if (made.known && a.value->leaf != b.value->leaf)
         report(w, FAULT_MISSING, "worker %d adds a part of chunk %u to one of chunk %u (round %u)", worker,
                (unsigned)b.value->leaf, (unsigned)a.value->leaf, (unsigned)op->round);
-    for (size_t i = 0; w->mixing && i < w->words; i++)
+    for (size_t i = 0; w->scope->mixing && i < w->scope->words; i++)
         to.members[i].weight = a.members[i].weight + op->weight * b.members[i].weight;
-    if (!w->mixing)
+    if (!w->scope->mixing)
         combine_sets(w, worker, leaf, to, a, b, op);
     *to.value = made;
 }
@@ -376,324 +465,47 @@ static void combine(struct world *w, int worker, size_t leaf, struct ref to, str
 static void contribute(const struct world *w, struct ref ref, int worker, uint32_t leaf)
 {
     spoil(w, ref);
-    *ref.value = (struct value){.hash = mix((uint64_t)worker + 1), .leaf = leaf, .count = 1, .known = true};
-    if (w->mixing)
+    *ref.value = (struct value){
+        .hash = mix((uint64_t)worker + 1), .sum = random_weight(worker), .leaf = leaf, .count = 1, .known = true};
+    if (w->scope->mixing && w->scope->exact) {
         ref.members[worker].weight = 1;
-    else
+    } else if (w->scope->mixing) {
+        ref.members[0].weight = 1;
+        ref.members[1].weight = random_real(worker);
+    } else if (w->scope->exact) {
         ref.members[worker / 64].bits |= (uint64_t)1 << (worker % 64);
+    }
 }
 
 /* A complete chunk, as its owner has it before the spreading half. */
 static void make_complete(const struct world *w, struct ref ref, uint32_t leaf)
 {
+    const int p = w->shape->workers;
     *ref.value =
-        (struct value){.hash = 1, .leaf = leaf, .count = (uint32_t)w->shape->workers, .known = true, .final = true};
-    for (int i = 0; i < w->shape->workers; i++)
+        (struct value){.hash = 1, .sum = w->total, .leaf = leaf, .count = (uint32_t)p, .known = true, .final = true};
+    for (int i = 0; w->scope->exact && i < p; i++)
         ref.members[i / 64].bits |= (uint64_t)1 << (i % 64);
 }
 
 static void set_up_values(struct world *w)
 {
+    const bool spreading = w->trial->part == SPREADING_HALF;
     for (int r = 0; r < w->shape->workers; r++) {
-        const struct span vector = {.place = PLACE_VECTOR, .count = w->shape->chunks};
-        const struct span input = {.place = PLACE_INPUT, .count = w->shape->chunks};
-        for (uint32_t c = 0; c < w->shape->chunks; c++) {
-            const struct ref ref = ref_in(w, r, &vector, c);
-            contribute(w, ref_in(w, r, &input, c), r, c);
-            if (w->trial->part == SPREADING_HALF && w->whole->algorithm->owner(w->whole, c) == r)
-                make_complete(w, ref, c);
-            else if (w->trial->part != SPREADING_HALF && w->trial->aliased)
-                contribute(w, ref, r, c);
+        contribute(w, ref_of(w, &w->input, (size_t)r), r, 0);
+        w->total = add(w->total, random_weight(r));
+    }
+    for (uint32_t k = 0; k < w->scope->columns; k++) {
+        const uint32_t leaf = w->scope->column[k];
+        if (spreading)
+            make_complete(w, ref_at(w, w->whole->algorithm->owner(w->whole, leaf), k), leaf);
+        for (int r = 0; !spreading && w->trial->aliased && r < w->shape->workers; r++) {
+            copy(w, ref_at(w, r, k), ref_of(w, &w->input, (size_t)r), &(struct op){.weight = 1});
+            ref_at(w, r, k).value->leaf = leaf;
         }
     }
 }
 
-/* ----------------------------------------------------------------------------------------------------------- channels
- */
-
-static size_t channel_place(const struct world *w, int src, int dst, uint16_t lane)
-{
-    const size_t mask = w->table_size - 1;
-    size_t i = (size_t)mix(((uint64_t)lane << 48) ^ ((uint64_t)(uint32_t)src << 24) ^ (uint32_t)dst) & mask;
-    while (w->table[i] != NONE) {
-        const struct channel *c = &w->channel[w->table[i]];
-        if (c->src == src && c->dst == dst && c->lane == lane)
-            break;
-        i = (i + 1) & mask;
-    }
-    return i;
-}
-
-static enum status table_create(struct world *w, size_t size)
-{
-    void *memory = NULL;
-    TRY(memory_zeroed(&memory, size, sizeof(uint32_t)));
-    free(w->table);
-    w->table = memory;
-    w->table_size = size;
-    memset(memory, 0xff, size * sizeof(uint32_t)); /* NONE */
-    for (size_t i = 0; i < w->channels; i++)
-        w->table[channel_place(w, w->channel[i].src, w->channel[i].dst, w->channel[i].lane)] = (uint32_t)i;
-    return STATUS_OK;
-}
-
-static const struct queue empty_queue = {.first = NONE, .last = NONE};
-
-static enum status channel_find(struct world *w, int src, int dst, uint16_t lane, uint32_t *index)
-{
-    size_t place = channel_place(w, src, dst, lane);
-    if (w->table[place] == NONE) {
-        if ((w->channels + 1) * 2 > w->table_size) {
-            TRY(table_create(w, w->table_size * 2));
-            place = channel_place(w, src, dst, lane);
-        }
-        void *memory = w->channel;
-        TRY(memory_grow(&memory, &w->channel_capacity, w->channels + 1, sizeof(struct channel)));
-        w->channel = memory;
-        w->channel[w->channels] =
-            (struct channel){.src = src, .dst = dst, .lane = lane, .sends = empty_queue, .post = NONE};
-        w->channel[w->channels].emitted[0] = w->channel[w->channels].emitted[1] = empty_queue;
-        w->table[place] = (uint32_t)w->channels++;
-    }
-    *index = w->table[place];
-    return STATUS_OK;
-}
-
-/* ---- matching, as emitted (rule 1): names what is wrong, after a trial has gone wrong ---- */
-
-struct collector {
-    struct sink sink; /* first */
-    struct world *world;
-    int rank;
-};
-
-static enum status collect_message(struct world *w, int rank, const struct op *op)
-{
-    const bool receives = op->kind != OP_SEND;
-    uint32_t c = NONE;
-    TRY(channel_find(w, receives ? op->peer : rank, receives ? rank : op->peer, op->lane, &c));
-    void *memory = w->message;
-    TRY(memory_grow(&memory, &w->message_capacity, w->messages + 1, sizeof(struct message)));
-    w->message = memory;
-    const uint32_t m = (uint32_t)w->messages++;
-    w->message[m] =
-        (struct message){.round = op->round, .chunks = receives ? op->dst.chunks : op->src.chunks, .next = NONE};
-    struct queue *queue = &w->channel[c].emitted[receives];
-    if (queue->count++ == 0)
-        queue->first = m;
-    else
-        w->message[queue->last].next = m;
-    queue->last = m;
-    return STATUS_OK;
-}
-
-static enum status collect(struct sink *sink, const struct op *op)
-{
-    struct collector *collector = (struct collector *)sink;
-    if (op->kind == OP_SEND || op->kind == OP_RECV || op->kind == OP_RECV_REDUCE)
-        return collect_message(collector->world, collector->rank, op);
-    return STATUS_OK;
-}
-
-static enum status collect_messages(struct world *w)
-{
-    for (int r = 0; r < w->shape->workers; r++) {
-        struct collector collector = {.sink = {.op = collect}, .world = w, .rank = r};
-        for (uint32_t round = 0; round < w->shape->rounds; round++) {
-            collector.sink.round = round;
-            collector.sink.lane = 0;
-            TRY(w->shape->algorithm->emit(w->shape, r, round, &collector.sink));
-        }
-    }
-    return STATUS_OK;
-}
-
-static void match_channel(struct world *w, const struct channel *c)
-{
-    const struct queue *sends = &c->emitted[0], *recvs = &c->emitted[1];
-    const bool unequal = sends->count != recvs->count;
-    const struct message *const messages = w->message;
-    if (messages == NULL)
-        return;
-    uint32_t s = sends->first, r = recvs->first;
-    for (; s != NONE && r != NONE; s = messages[s].next, r = messages[r].next) {
-        const struct message *send = &messages[s], *recv = &messages[r];
-        if (unequal && send->round != recv->round)
-            break;
-        if (!unequal && send->round != recv->round)
-            report(w, FAULT_ROUND, "worker %d sends to %d in round %u, which receives it in round %u (lane %u)", c->src,
-                   c->dst, (unsigned)send->round, (unsigned)recv->round, (unsigned)c->lane);
-        if (!unequal && send->chunks != recv->chunks)
-            report(w, FAULT_SIZE, "worker %d sends %u chunks to %d, which takes %u (round %u lane %u)", c->src,
-                   (unsigned)send->chunks, c->dst, (unsigned)recv->chunks, (unsigned)send->round, (unsigned)c->lane);
-    }
-    if (!unequal)
-        return;
-    if (sends->count > recvs->count)
-        report(w, FAULT_UNMATCHED, "worker %d sends to %d in round %u, which has no receive for it (lane %u)", c->src,
-               c->dst, (unsigned)messages[s == NONE ? sends->last : s].round, (unsigned)c->lane);
-    else
-        report(w, FAULT_UNMATCHED, "worker %d receives from %d in round %u, which has no send for it (lane %u)", c->dst,
-               c->src, (unsigned)messages[r == NONE ? recvs->last : r].round, (unsigned)c->lane);
-}
-
-static enum status match_messages(struct world *w)
-{
-    TRY(collect_messages(w));
-    for (size_t i = 0; i < w->channels; i++) /* a missing partner shifts what follows: look for that first */
-        if (w->channel[i].emitted[0].count != w->channel[i].emitted[1].count)
-            match_channel(w, &w->channel[i]);
-    for (size_t i = 0; i < w->channels; i++)
-        match_channel(w, &w->channel[i]);
-    return STATUS_OK;
-}
-
-/* ---- races: conflicting ops of two lanes that nothing orders (rules 2 and 3) ---- */
-
-/* The latest position + 1 at which a lane has read and written a leaf, 0: never. If these come before an op, all earlier
- * ones of that lane do. */
-struct touches {
-    uint64_t read, written;
-};
-
-/* Watches the ops of one worker. */
-struct watcher {
-    struct sink sink; /* first */
-    const struct shape *shape;
-    struct lane_order order;
-    struct touches *touches; /* of each leaf, then each lane */
-    size_t size;
-    uint32_t number; /* of ops in this round */
-    bool found;
-    uint64_t earlier, later; /* positions of a pair */
-};
-
-static void watch_range(struct watcher *watcher, const struct op *op, const struct range *range, bool writes)
-{
-    const uint64_t position = (uint64_t)op->round << 32 | watcher->number;
-    const uint32_t clock = lane_order_clock(&watcher->order, op->lane);
-    const size_t base = range->buffer == BUFFER_SCRATCH ? watcher->shape->chunks : 0, lanes = watcher->shape->lanes;
-    for (uint32_t i = 0; i < range->chunks && !watcher->found; i++) {
-        struct touches *leaf = &watcher->touches[(base + range->chunk + i) * lanes];
-        for (uint16_t l = 0; l < lanes && !watcher->found; l++) {
-            uint64_t latest = leaf[l].written;
-            if (writes && leaf[l].read > latest)
-                latest = leaf[l].read;
-            if (l == op->lane || latest == 0 || lane_order_precedes(&watcher->order, l, latest - 1, clock))
-                continue;
-            watcher->found = true;
-            watcher->earlier = latest - 1;
-            watcher->later = position;
-        }
-        *(writes ? &leaf[op->lane].written : &leaf[op->lane].read) = position + 1;
-    }
-}
-
-static enum status watch(struct sink *sink, const struct op *op)
-{
-    struct watcher *watcher = (struct watcher *)sink;
-    const struct shape *shape = watcher->shape;
-    const bool orders = op->kind == OP_WAIT || op->kind == OP_FENCE;
-    watcher->number++;
-    if (op->lane >= shape->lanes || (op->kind == OP_WAIT && op->wait_lane >= shape->lanes) ||
-        (op->kind == OP_FENCE && op->lanes > shape->lanes - op->lane))
-        return STATUS_OK; /* malformed, which no trial has come to */
-    if (orders)
-        return lane_order_take(&watcher->order, (uint64_t)op->round << 32 | watcher->number, op);
-    const bool reads = op->kind == OP_SEND || op->kind == OP_REDUCE || op->kind == OP_COPY;
-    if (reads && range_fits(shape, &op->src))
-        watch_range(watcher, op, &op->src, false);
-    if (op->kind != OP_SEND && range_fits(shape, &op->dst))
-        watch_range(watcher, op, &op->dst, true);
-    return STATUS_OK;
-}
-
-/* Gives the op at a position. */
-struct getter {
-    struct sink sink; /* first */
-    uint32_t number;
-    struct op op;
-};
-
-static enum status get(struct sink *sink, const struct op *op)
-{
-    struct getter *getter = (struct getter *)sink;
-    if (--getter->number == 0)
-        getter->op = *op;
-    return STATUS_OK;
-}
-
-static enum status op_at(const struct shape *shape, int rank, uint64_t position, struct op *op)
-{
-    struct getter getter = {.sink = {.op = get, .round = (uint32_t)(position >> 32)}, .number = (uint32_t)position};
-    TRY(shape->algorithm->emit(shape, rank, getter.sink.round, &getter.sink));
-    *op = getter.op;
-    return STATUS_OK;
-}
-
-static enum status report_race(struct world *w, int rank, const struct watcher *watcher)
-{
-    struct op earlier = {0}, later = {0};
-    TRY(op_at(w->shape, rank, watcher->earlier, &earlier));
-    TRY(op_at(w->shape, rank, watcher->later, &later));
-    report(w, FAULT_RACE, "worker %d: nothing orders round %u lane %u %s %d and round %u lane %u %s %d", rank,
-           (unsigned)earlier.round, (unsigned)earlier.lane, op_words(&earlier), (int)earlier.peer,
-           (unsigned)later.round, (unsigned)later.lane, op_words(&later), (int)later.peer);
-    return STATUS_OK;
-}
-
-static enum status watch_worker(struct watcher *watcher, int rank)
-{
-    const struct shape *shape = watcher->shape;
-    memset(watcher->touches, 0, watcher->size * sizeof(struct touches));
-    lane_order_restart(&watcher->order);
-    for (uint32_t round = 0; round < shape->rounds && !watcher->found; round++) {
-        watcher->sink.round = round;
-        watcher->sink.lane = 0;
-        watcher->number = 0;
-        TRY(shape->algorithm->emit(shape, rank, round, &watcher->sink));
-    }
-    return STATUS_OK;
-}
-
-static enum status find_races(struct world *w)
-{
-    enum status status = STATUS_OK;
-    const struct shape *shape = w->shape;
-    struct watcher watcher = {.sink = {.op = watch}, .shape = shape};
-    void *memory = NULL;
-    if (shape->lanes == 1)
-        return STATUS_OK;
-    lane_order_init(&watcher.order, shape->lanes);
-    watcher.size = (size_t)shape->chunks * (1 + (size_t)shape->scratch) * shape->lanes;
-    TRY_TO(done, memory_zeroed(&memory, watcher.size, sizeof(struct touches)));
-    watcher.touches = memory;
-    for (int r = 0; r < shape->workers && !watcher.found; r++) {
-        TRY_TO(done, watch_worker(&watcher, r));
-        if (watcher.found)
-            TRY_TO(done, report_race(w, r, &watcher));
-    }
-done:
-    free(watcher.touches);
-    lane_order_release(&watcher.order);
-    return status;
-}
-
-/* A trial has gone wrong: if messages do not match or lanes race, that is the cause. */
-static enum status name_cause(struct world *w)
-{
-    const struct verify_result found = *w->result;
-    *w->result = (struct verify_result){.fault = FAULT_NONE};
-    TRY(match_messages(w));
-    if (w->result->fault == FAULT_NONE)
-        TRY(find_races(w));
-    if (w->result->fault == FAULT_NONE)
-        *w->result = found;
-    return STATUS_OK;
-}
-
-/* ------------------------------------------------------------------------------------------------------------ started
- */
+/* ---- started ---- */
 
 static enum status start_take(struct world *w, uint32_t *index)
 {
@@ -724,18 +536,19 @@ static enum status make_ready(struct world *w, uint32_t index)
     return STATUS_OK;
 }
 
-static void mismatch(struct world *w, const struct channel *channel, const struct action *sent,
-                     const struct action *posted)
+static void mismatch(struct world *w, uint32_t route, const struct action *sent, const struct action *posted)
 {
+    const struct route *r = &w->routes.route[route];
     report(w, sent->op.round != posted->op.round ? FAULT_ROUND : FAULT_SIZE,
-           "worker %d sends %u chunks to %d in round %u, which takes %u in round %u (lane %u)", channel->src,
-           (unsigned)sent->op.src.chunks, channel->dst, (unsigned)sent->op.round, (unsigned)posted->op.dst.chunks,
-           (unsigned)posted->op.round, (unsigned)channel->lane);
+           "worker %d sends %u chunks to %d in round %u, which takes %u in round %u (lane %u)", r->src,
+           (unsigned)sent->op.src.chunks, r->dst, (unsigned)sent->op.round, (unsigned)posted->op.dst.chunks,
+           (unsigned)posted->op.round, (unsigned)r->lane);
 }
 
 /* The post of a channel and its oldest send have met. */
-static enum status meet(struct world *w, struct channel *channel)
+static enum status meet(struct world *w, uint32_t route)
 {
+    struct channel *channel = &w->channel[route];
     const uint32_t send = channel->sends.first, post = channel->post;
     if (send == NONE || post == NONE)
         return STATUS_OK;
@@ -743,7 +556,7 @@ static enum status meet(struct world *w, struct channel *channel)
     if (sent->sequence != posted->sequence)
         return fail(STATUS_INTERNAL, "progression: segments of a channel meet out of order");
     if (sent->op.round != posted->op.round || sent->op.src.chunks != posted->op.dst.chunks) {
-        mismatch(w, channel, sent, posted);
+        mismatch(w, route, sent, posted);
         return STATUS_OK;
     }
     channel->sends.first = w->started[send].next;
@@ -752,54 +565,66 @@ static enum status meet(struct world *w, struct channel *channel)
     return make_ready(w, post);
 }
 
-static enum status start_send(struct world *w, struct channel *channel, uint32_t index)
+static enum status start_send(struct world *w, uint32_t route, uint32_t index)
 {
     struct started *started = &w->started[index];
+    struct channel *channel = &w->channel[route];
     if (started->action.sequence != channel->sends_begun++)
         return fail(STATUS_INTERNAL, "progression: sends of a channel started out of order");
-    started->next = NONE;
     if (channel->sends.first == NONE)
         channel->sends.first = index;
     else
         w->started[channel->sends.last].next = index;
     channel->sends.last = index;
-    return meet(w, channel);
+    return meet(w, route);
 }
 
-static enum status start_post(struct world *w, struct channel *channel, uint32_t index)
+static enum status start_post(struct world *w, uint32_t route, uint32_t index)
 {
     const struct started *started = &w->started[index];
     const struct action *action = &started->action;
+    struct channel *channel = &w->channel[route];
     if (action->sequence != channel->posts_begun++)
         return fail(STATUS_INTERNAL, "progression: receives of a channel posted out of order");
     if (channel->receiving)
         return fail(STATUS_INTERNAL, "progression: more receives posted than the window allows");
     channel->receiving = true;
     channel->post = index;
-    for (size_t i = 0; action->op.kind == OP_RECV && i < action->dst.count; i++)
-        spoil(w, ref_in(w, started->worker, &action->dst, i));
-    return meet(w, channel);
+    const struct columns columns = columns_of(w, &action->dst);
+    for (uint32_t k = columns.first; action->op.kind == OP_RECV && k < columns.end; k++)
+        spoil(w, ref_in(w, started->worker, &action->dst, k));
+    return meet(w, route);
 }
 
-static enum status start(struct world *w, int worker, const struct action *action)
+static enum status channel_find(struct world *w, int src, int dst, uint16_t lane, uint32_t *route)
 {
-    uint32_t index = NONE;
-    TRY(start_take(w, &index));
+    TRY(routes_find(&w->routes, src, dst, lane, route));
+    void *memory = w->channel;
+    TRY(memory_grow(&memory, &w->channel_capacity, w->routes.count, sizeof(struct channel)));
+    w->channel = memory;
+    while (w->channels < w->routes.count)
+        w->channel[w->channels++] = (struct channel){.sends = {NONE, NONE}, .post = NONE};
+    return STATUS_OK;
+}
+
+/* What started[index].action says. */
+static enum status start(struct world *w, int worker, uint32_t index)
+{
     struct started *started = &w->started[index];
-    *started = (struct started){.action = *action, .worker = worker, .partner = NONE, .channel = NONE, .next = NONE};
+    const struct action *action = &started->action;
+    started->worker = worker;
+    started->partner = started->channel = started->next = NONE;
     if (action->kind == ACTION_LOCAL)
         return make_ready(w, index);
     const int peer = action->op.peer;
     const bool sends = action->kind == ACTION_SEND;
     TRY(channel_find(w, sends ? worker : peer, sends ? peer : worker, action->op.lane, &started->channel));
-    struct channel *channel = &w->channel[started->channel];
     if (sends)
-        return start_send(w, channel, index);
-    return action->kind == ACTION_POST ? start_post(w, channel, index) : make_ready(w, index);
+        return start_send(w, started->channel, index);
+    return action->kind == ACTION_POST ? start_post(w, started->channel, index) : make_ready(w, index);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- completion
- */
+/* ---- completion ---- */
 
 static void wake(struct world *w, int worker)
 {
@@ -821,23 +646,47 @@ static enum status complete(struct world *w, uint32_t index)
     return STATUS_OK;
 }
 
+/* Room for what a RECV_REDUCE receives, which the window makes one segment a channel. */
+static enum status make_arrived(const struct world *w, struct channel *channel, uint32_t columns)
+{
+    if (columns <= channel->arrived_columns)
+        return STATUS_OK;
+    store_release(&channel->arrived);
+    channel->arrived_columns = 0;
+    TRY(store_create(w->scope, columns, &channel->arrived));
+    channel->arrived_columns = columns;
+    return STATUS_OK;
+}
+
+/* On large teams there are too many channels to keep it. */
+static void drop_arrived(const struct world *w, struct channel *channel)
+{
+    channel->receiving = false;
+    if (w->scope->exact)
+        return;
+    store_release(&channel->arrived);
+    channel->arrived_columns = 0;
+}
+
 /* The data of a message moves when both ends have long been waiting for it. */
 static enum status complete_message(struct world *w, uint32_t index)
 {
     const struct started *post = &w->started[index], *send = &w->started[post->partner];
+    const struct span *to = &post->action.dst, *from = &send->action.src;
     struct channel *channel = &w->channel[post->channel];
     const bool reduces = post->action.op.kind == OP_RECV_REDUCE;
-    if (reduces && channel->arrived.value == NULL) {
-        const uint32_t most = w->trial->segment < w->shape->chunks ? w->trial->segment : w->shape->chunks;
-        TRY(store_create(w, most, &channel->arrived));
-    }
-    for (size_t i = 0; i < post->action.dst.count; i++) {
-        check_known(w, send->worker, &send->action.src, i, &send->action.op);
-        const struct ref to = reduces ? ref_of(w, &channel->arrived, i) : ref_in(w, post->worker, &post->action.dst, i);
-        const struct ref from = ref_in(w, send->worker, &send->action.src, i);
-        w->sent_partial |= from.value->count > 1 && !from.value->final;
-        copy(w, to, from, &post->action.op);
-        round_value(w, to.value);
+    const struct columns columns = columns_of(w, to);
+    if (reduces)
+        TRY(make_arrived(w, channel, columns.end - columns.first));
+    for (uint32_t k = columns.first; k < columns.end; k++) {
+        const uint32_t sent = column_across(w, to, from, k);
+        check_known(w, send->worker, from, sent, &send->action.op);
+        const struct ref source = ref_in(w, send->worker, from, sent);
+        const struct ref target =
+            reduces ? ref_of(w, &channel->arrived, k - columns.first) : ref_in(w, post->worker, to, k);
+        w->sent_partial |= source.value->count > 1 && !source.value->final;
+        copy(w, target, source, &post->action.op);
+        round_value(w, target.value);
     }
     if (!reduces)
         channel->receiving = false;
@@ -851,20 +700,24 @@ static void compute(struct world *w, const struct started *started)
 {
     const struct action *a = &started->action;
     const int worker = started->worker;
+    const struct columns columns = columns_of(w, &a->dst);
     check_weight(w, worker, &a->op);
-    for (size_t i = 0; i < a->dst.count; i++) {
-        const struct ref to = ref_in(w, worker, &a->dst, i), operand = ref_in(w, worker, &a->operand, i);
+    for (uint32_t k = columns.first; k < columns.end; k++) {
+        const struct ref to = ref_in(w, worker, &a->dst, k), operand = ref_in(w, worker, &a->operand, k);
+        const bool has_src = a->op.kind == OP_REDUCE || a->op.kind == OP_COPY;
+        const uint32_t source = has_src ? column_across(w, &a->dst, &a->src, k) : k;
+        const uint32_t leaf = w->scope->column[k];
         if (a->op.kind != OP_COPY)
-            check_known(w, worker, &a->operand, i, &a->op);
-        if (a->op.kind == OP_REDUCE || a->op.kind == OP_COPY)
-            check_known(w, worker, &a->src, i, &a->op);
+            check_known(w, worker, &a->operand, k, &a->op);
+        if (has_src)
+            check_known(w, worker, &a->src, source, &a->op);
         if (a->op.kind == OP_RECV_REDUCE)
-            combine(w, worker, a->dst.offset + i, to, operand, ref_of(w, &w->channel[started->channel].arrived, i),
+            combine(w, worker, leaf, to, operand, ref_of(w, &w->channel[started->channel].arrived, k - columns.first),
                     &a->op);
         else if (a->op.kind == OP_REDUCE)
-            combine(w, worker, a->dst.offset + i, to, operand, ref_in(w, worker, &a->src, i), &a->op);
+            combine(w, worker, leaf, to, operand, ref_in(w, worker, &a->src, source), &a->op);
         else if (a->op.kind == OP_COPY)
-            copy(w, to, ref_in(w, worker, &a->src, i), &a->op);
+            copy(w, to, ref_in(w, worker, &a->src, source), &a->op);
         else
             copy(w, to, operand, &a->op); /* SCALE */
         if (a->op.flags & OP_ROUND_SOURCE)
@@ -879,34 +732,36 @@ static enum status complete_ready(struct world *w, uint32_t index)
         return complete_message(w, index);
     compute(w, started);
     if (started->action.kind == ACTION_REDUCE)
-        w->channel[started->channel].receiving = false;
+        drop_arrived(w, &w->channel[started->channel]);
     return complete(w, index);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- driving
- */
+/* ---- driving ---- */
 
+/* One random bit. */
 static bool toss(struct world *w)
 {
-    return w->trial->order == RANDOM_ORDER && rng_below(w->trial->seed, w->picks++, 2) != 0;
+    if (w->trial->order != RANDOM_ORDER)
+        return false;
+    if (w->picks++ % 64 == 0)
+        w->tosses = rng_u64(w->trial->seed, w->picks / 64);
+    return (w->tosses >> (w->picks % 64)) & 1;
 }
 
 /* Start what this worker may start; at random, stop early and come back to it. */
 static enum status run_worker(struct world *w, int worker, bool *more)
 {
-    struct action action;
     *more = true;
     do {
-        const enum status status = progression_next(w->progression[worker], &action);
-        if (status < 0) {
+        uint32_t index = NONE;
+        TRY(start_take(w, &index));
+        const enum status status = progression_next(w->progression[worker], &w->started[index].action);
+        if (status != STATUS_OK) {
             *more = false;
-            return report_malformed(w, status);
+            start_free(w, index);
+            return status < 0 ? report_malformed(w, status) : STATUS_OK;
         }
-        if (status == STATUS_AGAIN) {
-            *more = false;
-            return STATUS_OK;
-        }
-        TRY(start(w, worker, &action));
+        TRY(start(w, worker, index));
     } while (!toss(w));
     return STATUS_OK;
 }
@@ -957,13 +812,15 @@ static void report_deadlock(struct world *w)
         if (op == NULL)
             continue;
         (void)snprintf(waiting[found++], sizeof waiting[0], "worker %d is at round %u lane %u, %s %d", r,
-                       (unsigned)op->round, (unsigned)op->lane, op_words(op), (int)op->peer);
+                       (unsigned)op->round, (unsigned)op->lane, verify_op_words(op), (int)op->peer);
     }
     report(w, FAULT_DEADLOCK, "%s; %s", waiting[0], found > 1 ? waiting[1] : "all others are done");
 }
 
 static enum status drive(struct world *w)
 {
+    for (int r = 0; r < w->shape->workers; r++)
+        wake(w, r);
     while (w->result->fault == FAULT_NONE && (w->awake_count > 0 || w->readies > 0)) {
         TRY(run_awake(w));
         TRY(complete_wave(w));
@@ -974,87 +831,112 @@ static enum status drive(struct world *w)
     return STATUS_OK;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- judgement
- */
+/* ---- judgement ---- */
+
+static void judge_half(struct world *w, int worker, uint32_t leaf, struct ref ref)
+{
+    const char *rounds = w->trial->part == REDUCING_HALF ? "the reducing" : "spreading from the owners in the other";
+    if (ref.value->known && ref.value->leaf != leaf)
+        report(w, FAULT_OWNER, "worker %d chunk %u holds chunk %u", worker, (unsigned)leaf, (unsigned)ref.value->leaf);
+    if (!is_complete(w, ref.value) && w->scope->exact)
+        report(w, FAULT_OWNER, "worker %d chunk %u lacks worker %d after %s rounds", worker, (unsigned)leaf,
+               first_missing(w, ref), rounds);
+    else if (!is_complete(w, ref.value))
+        report(w, FAULT_OWNER, "worker %d chunk %u is not complete after %s rounds", worker, (unsigned)leaf, rounds);
+}
 
 static void judge_leaf(struct world *w, int worker, uint32_t leaf, struct ref ref)
 {
     const unsigned round = ref.value->round;
-    const int missing = first_missing(w, ref);
-    if (w->trial->part != WHOLE) {
-        if (ref.value->known && ref.value->leaf != leaf)
-            report(w, FAULT_OWNER, "worker %d chunk %u holds chunk %u", worker, (unsigned)leaf,
-                   (unsigned)ref.value->leaf);
-        if (missing >= 0)
-            report(w, FAULT_OWNER, "worker %d chunk %u lacks worker %d after %s rounds", worker, (unsigned)leaf,
-                   missing,
-                   w->trial->part == REDUCING_HALF ? "the reducing" : "spreading from the owners in the other");
-        return;
-    }
     if (ref.value->known && ref.value->leaf != leaf)
         report(w, FAULT_MISSING, "worker %d chunk %u holds chunk %u (round %u)", worker, (unsigned)leaf,
                (unsigned)ref.value->leaf, round);
-    if (missing >= 0)
-        report(w, FAULT_MISSING, "worker %d chunk %u lacks worker %d (round %u)", worker, (unsigned)leaf, missing,
-               round);
+    if (!is_complete(w, ref.value) && w->scope->exact)
+        report(w, FAULT_MISSING, "worker %d chunk %u lacks worker %d (round %u)", worker, (unsigned)leaf,
+               first_missing(w, ref), round);
+    else if (!is_complete(w, ref.value))
+        report(w, FAULT_MISSING, "worker %d chunk %u holds %u contributions, not one of each of %d workers (round %u)",
+               worker, (unsigned)leaf, (unsigned)ref.value->count, w->shape->workers, round);
     if (w->shape->workers > 1 && !ref.value->final)
         report(w, FAULT_NOT_FINALISED, "worker %d chunk %u (round %u)", worker, (unsigned)leaf, round);
 }
 
-static void judge_sums(struct world *w)
+/* Of a column: every row and column of the matrix of weights. */
+static void judge_matrix(struct world *w, uint32_t k)
 {
     const int p = w->shape->workers;
-    const struct span vector = {.place = PLACE_VECTOR, .count = w->shape->chunks};
-    for (uint32_t c = 0; c < w->shape->chunks; c++)
-        for (int i = 0; i < p; i++) {
-            double row = 0, column = 0;
-            if (ref_in(w, i, &vector, c).value->leaf != c)
-                report(w, FAULT_MISSING, "worker %d chunk %u holds another chunk", i, (unsigned)c);
-            for (int j = 0; j < p; j++) {
-                row += ref_in(w, i, &vector, c).members[j].weight;
-                column += ref_in(w, j, &vector, c).members[i].weight;
-            }
-            if (!(fabs(row - 1) <= WEIGHT_TOLERANCE))
-                report(w, FAULT_WEIGHTS, "row %d sums to %.12f (chunk %u)", i, row, (unsigned)c);
-            if (!(fabs(column - 1) <= WEIGHT_TOLERANCE))
-                report(w, FAULT_WEIGHTS, "column %d sums to %.12f (chunk %u)", i, column, (unsigned)c);
+    for (int i = 0; i < p; i++) {
+        double row = 0, column = 0;
+        for (int j = 0; j < p; j++) {
+            row += ref_at(w, i, k).members[j].weight;
+            column += ref_at(w, j, k).members[i].weight;
         }
+        if (!(fabs(row - 1) <= WEIGHT_TOLERANCE))
+            report(w, FAULT_WEIGHTS, "row %d sums to %.12f (chunk %u)", i, row, (unsigned)w->scope->column[k]);
+        if (!(fabs(column - 1) <= WEIGHT_TOLERANCE))
+            report(w, FAULT_WEIGHTS, "column %d sums to %.12f (chunk %u)", i, column, (unsigned)w->scope->column[k]);
+    }
+}
+
+/* The same from one product with a random vector, which is kept if all columns sum to one (verify.h). */
+static void judge_product(struct world *w, uint32_t k)
+{
+    double before = 0, after = 0;
+    for (int r = 0; r < w->shape->workers; r++) {
+        const double row = ref_at(w, r, k).members[0].weight;
+        before += random_real(r);
+        after += ref_at(w, r, k).members[1].weight;
+        if (!(fabs(row - 1) <= WEIGHT_TOLERANCE))
+            report(w, FAULT_WEIGHTS, "row %d sums to %.12f (chunk %u)", r, row, (unsigned)w->scope->column[k]);
+    }
+    if (!(fabs(after - before) <= WEIGHT_TOLERANCE * before))
+        report(w, FAULT_WEIGHTS, "a column does not sum to one (chunk %u)", (unsigned)w->scope->column[k]);
+}
+
+static void judge_mixed(struct world *w, uint32_t k)
+{
+    for (int r = 0; r < w->shape->workers; r++)
+        if (ref_at(w, r, k).value->leaf != w->scope->column[k])
+            report(w, FAULT_MISSING, "worker %d chunk %u holds another chunk", r, (unsigned)w->scope->column[k]);
+    if (w->scope->exact)
+        judge_matrix(w, k);
+    else
+        judge_product(w, k);
 }
 
 static void judge(struct world *w)
 {
-    const struct span vector = {.place = PLACE_VECTOR, .count = w->shape->chunks};
-    for (uint32_t c = 0; c < w->shape->chunks; c++) {
+    for (uint32_t k = 0; k < w->scope->columns; k++) {
+        const uint32_t leaf = w->scope->column[k];
         if (w->trial->part == REDUCING_HALF) {
-            const int owner = w->whole->algorithm->owner(w->whole, c);
-            judge_leaf(w, owner, c, ref_in(w, owner, &vector, c));
-            continue;
+            const int owner = w->whole->algorithm->owner(w->whole, leaf);
+            judge_half(w, owner, leaf, ref_at(w, owner, k));
+        } else if (w->scope->mixing) {
+            judge_mixed(w, k);
+        } else {
+            for (int r = 0; r < w->shape->workers; r++)
+                (w->trial->part == WHOLE ? judge_leaf : judge_half)(w, r, leaf, ref_at(w, r, k));
         }
-        for (int r = 0; !w->mixing && r < w->shape->workers; r++)
-            judge_leaf(w, r, c, ref_in(w, r, &vector, c));
     }
-    if (w->mixing)
-        judge_sums(w);
 }
 
 /* Expression trees: alike on all workers, for all chunks, and in every trial. */
 static void judge_trees(struct world *w, uint64_t *trees, bool first)
 {
-    const struct span vector = {.place = PLACE_VECTOR, .count = w->shape->chunks};
     struct verify_result *result = w->result;
     result->equal_bits = result->same_order = true;
     if (first)
         result->whole_inputs = !w->sent_partial;
     for (int r = 0; r < w->shape->workers; r++)
-        for (uint32_t c = 0; c < w->shape->chunks; c++) {
-            uint64_t *kept = &trees[(size_t)r * w->shape->chunks + c];
-            const uint64_t tree = ref_in(w, r, &vector, c).value->hash;
+        for (uint32_t k = 0; k < w->scope->columns; k++) {
+            uint64_t *kept = &trees[(size_t)r * w->scope->columns + k];
+            const uint64_t tree = ref_at(w, r, k).value->hash;
             if (first)
                 *kept = tree;
             if (*kept != tree)
                 report(w, FAULT_RACE, "worker %d chunk %u: the order of its additions depends on timing", r,
-                       (unsigned)c);
-            result->equal_bits &= tree == trees[c];
+                       (unsigned)w->scope->column[k]);
+            result->equal_bits &= tree == trees[k];
             result->same_order &= tree == trees[0];
         }
 }
@@ -1062,43 +944,27 @@ static void judge_trees(struct world *w, uint64_t *trees, bool first)
 /* With rounding on the wire, all workers still end with equal bits. */
 static void judge_rounding(struct world *w)
 {
-    const struct span vector = {.place = PLACE_VECTOR, .count = w->shape->chunks};
     for (int r = 1; r < w->shape->workers; r++)
-        for (uint32_t c = 0; c < w->shape->chunks; c++)
-            if (ref_in(w, r, &vector, c).value->hash != ref_in(w, 0, &vector, c).value->hash)
+        for (uint32_t k = 0; k < w->scope->columns; k++)
+            if (ref_at(w, r, k).value->hash != ref_at(w, 0, k).value->hash)
                 report(w, FAULT_ROUNDING, "worker %d chunk %u: other bits than worker 0 where the wire format rounds",
-                       r, (unsigned)c);
+                       r, (unsigned)w->scope->column[k]);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- trials
- */
+/* ---- trials ---- */
 
-/* Every worker takes in its first rounds and starts one action, which is kept. */
-static enum status prime(struct world *w, struct action *first, bool *has_first)
+static enum status progressions_create(struct world *w)
 {
+    const uint32_t chunks = w->shape->chunks;
     for (int r = 0; r < w->shape->workers; r++) {
         const struct progression_params params = {
-            .count = w->shape->chunks,
-            .segment = w->trial->segment < w->shape->chunks ? w->trial->segment : w->shape->chunks,
+            .count = chunks,
+            .segment = w->trial->segment < chunks && w->scope->exact ? w->trial->segment : chunks,
             .window = 1,
             .lookahead = w->trial->lookahead,
             .aliased = w->trial->aliased,
             .disorder = w->trial->order == RANDOM_ORDER ? w->trial->seed * 1000003 + (uint64_t)r : 0};
         TRY(progression_create(w->shape, r, &params, &w->progression[r]));
-        const enum status status = progression_next(w->progression[r], &first[r]);
-        if (status < 0)
-            return report_malformed(w, status);
-        has_first[r] = status == STATUS_OK;
-    }
-    return STATUS_OK;
-}
-
-static enum status begin(struct world *w, const struct action *first, const bool *has_first)
-{
-    for (int r = 0; r < w->shape->workers; r++) {
-        wake(w, r);
-        if (has_first[r])
-            TRY(start(w, r, &first[r]));
     }
     return STATUS_OK;
 }
@@ -1107,18 +973,18 @@ static enum status world_create(struct world *w)
 {
     const size_t p = (size_t)w->shape->workers;
     void *memory = NULL;
-    w->mixing = w->whole->algorithm->traits & TRAIT_MIXING;
-    w->words = w->mixing ? p : (p + 63) / 64;
-    w->cells = (size_t)w->shape->chunks * (2 + (size_t)w->shape->scratch);
+    w->cells = (size_t)w->scope->columns * (1 + (size_t)w->shape->scratch);
     w->free_start = NONE;
-    TRY(store_create(w, p * w->cells, &w->store));
+    TRY(store_create(w->scope, p * w->cells, &w->store));
+    TRY(store_create(w->scope, p, &w->input));
     TRY(memory_zeroed(&memory, p, sizeof(struct progression *)));
     w->progression = memory;
     TRY(memory_zeroed(&memory, p, sizeof(int)));
     w->awake = memory;
     TRY(memory_zeroed(&memory, p, sizeof(bool)));
     w->is_awake = memory;
-    return table_create(w, 64);
+    set_up_values(w);
+    return progressions_create(w);
 }
 
 static void world_release(struct world *w)
@@ -1128,51 +994,70 @@ static void world_release(struct world *w)
     for (size_t i = 0; i < w->channels; i++)
         store_release(&w->channel[i].arrived);
     store_release(&w->store);
+    store_release(&w->input);
+    routes_release(&w->routes);
     free(w->progression);
     free(w->channel);
-    free(w->table);
-    free(w->message);
     free(w->started);
     free(w->ready);
     free(w->awake);
     free(w->is_awake);
 }
 
-/* One trial of `shape`, which is `whole` or a half of it. */
-static enum status run_trial(const struct shape *shape, const struct shape *whole, const struct trial *trial,
-                             uint64_t *trees, bool first_trial, struct verify_result *result)
+/* A trial has gone wrong: if messages do not match or lanes race, that is the cause. */
+static enum status name_cause(const struct world *w)
+{
+    const struct verify_result found = *w->result;
+    if (w->malformed || (uint64_t)w->shape->workers * w->shape->rounds > EMITS_MOST)
+        return STATUS_OK;
+    w->result->fault = FAULT_NONE;
+    TRY(verify_matching(w->shape, w->result));
+    if (w->result->fault == FAULT_NONE)
+        TRY(verify_races(w->shape, w->result));
+    if (w->result->fault == FAULT_NONE)
+        *w->result = found;
+    return STATUS_OK;
+}
+
+/* What runs: `shape`, which is `whole` or a half of it; what of it is followed; what is known of it so far. */
+struct subject {
+    const struct shape *shape, *whole;
+    const struct scope *scope;
+    uint64_t *trees; /* of each worker and column, NULL: not compared */
+    bool first;      /* no trial has gone before                      */
+};
+
+static enum status run_trial(const struct subject *subject, const struct trial *trial, struct verify_result *result)
 {
     enum status status = STATUS_OK;
-    struct world w = {.shape = shape, .whole = whole, .trial = trial, .result = result};
-    void *first = NULL, *has_first = NULL;
-    TRY_TO(done, memory_zeroed(&first, (size_t)shape->workers, sizeof(struct action)));
-    TRY_TO(done, memory_zeroed(&has_first, (size_t)shape->workers, sizeof(bool)));
+    struct world w = {
+        .shape = subject->shape, .whole = subject->whole, .trial = trial, .scope = subject->scope, .result = result};
     TRY_TO(done, world_create(&w));
-    set_up_values(&w);
-    TRY_TO(done, prime(&w, first, has_first));
-    if (result->fault == FAULT_NONE) {
-        TRY_TO(done, begin(&w, first, has_first));
-        TRY_TO(done, drive(&w));
+    TRY_TO(done, drive(&w));
+    if (w.moves && w.scope->sampled) {
+        status =
+            fail(STATUS_REFUSED,
+                 "%s moves chunks to other places: of %d workers with %u chunks no sample can be proved alone, and "
+                 "all of them take more than the %d MiB that a proof may take",
+                 w.whole->algorithm->name, w.shape->workers, (unsigned)w.shape->chunks, VERIFY_MEBIBYTES);
+        goto done;
     }
     if (result->fault == FAULT_NONE)
         judge(&w);
     if (result->fault == FAULT_NONE && trial->lossy)
         judge_rounding(&w);
-    else if (result->fault == FAULT_NONE && trial->part == WHOLE)
-        judge_trees(&w, trees, first_trial);
-    if (result->fault == FAULT_NONE && (first_trial || trial->lossy))
-        TRY_TO(done, find_races(&w));
-    if (result->fault != FAULT_NONE && !w.malformed)
+    else if (result->fault == FAULT_NONE && subject->trees != NULL)
+        judge_trees(&w, subject->trees, subject->first);
+    if (result->fault == FAULT_NONE && (subject->first || trial->lossy))
+        TRY_TO(done, verify_races(w.shape, result));
+    if (result->fault != FAULT_NONE)
         TRY_TO(done, name_cause(&w));
 done:
-    free(first);
-    free(has_first);
     world_release(&w);
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- halves
- */
+/* ---- halves ---- */
 
 /* A shape that runs rounds [first, first + rounds) of another; its state. */
 struct excerpt {
@@ -1207,7 +1092,8 @@ static enum status excerpt_emit(const struct shape *shape, int rank, uint32_t ro
 
 static const struct algorithm excerpt_algorithm = {.name = "excerpt", .emit = excerpt_emit};
 
-static enum status verify_half(const struct shape *shape, const struct trial *trial, struct verify_result *result)
+static enum status verify_half(const struct shape *shape, const struct scope *scope, const struct trial *trial,
+                               struct verify_result *result)
 {
     const bool reducing = trial->part == REDUCING_HALF;
     struct excerpt excerpt = {.whole = shape, .first = reducing ? 0 : shape->split};
@@ -1219,15 +1105,17 @@ static enum status verify_half(const struct shape *shape, const struct trial *tr
                                .lanes = shape->lanes,
                                .traits = shape->traits,
                                .state = &excerpt};
-    return run_trial(&half, shape, trial, NULL, false, result);
+    const struct subject subject = {.shape = &half, .whole = shape, .scope = scope};
+    return run_trial(&subject, trial, result);
 }
 
 /* The schedule that runs with a lossy wire format: what is put in must not race, and must do what it is for. */
-static enum status verify_rounding(const struct shape *shape, struct verify_result *result)
+static enum status verify_rounding(const struct shape *shape, const struct scope *scope, struct verify_result *result)
 {
     struct shape *rounded = NULL;
     TRY(rounding_shape(shape, ROUNDING_ALL_RANKS, ROUNDING_ELEMENTS, &rounded));
-    const enum status status = run_trial(rounded, rounded, &rounding, NULL, false, result);
+    const struct subject subject = {.shape = rounded, .whole = rounded, .scope = scope};
+    const enum status status = run_trial(&subject, &rounding, result);
     shape_destroy(rounded);
     return status;
 }
@@ -1237,13 +1125,101 @@ static bool owners_in_range(const struct shape *shape, struct verify_result *res
     for (uint32_t c = 0; c < shape->chunks; c++) {
         const int owner = shape->algorithm->owner(shape, c);
         if (owner < 0 || owner >= shape->workers) {
-            struct world w = {.result = result};
-            report(&w, FAULT_OWNER, "chunk %u belongs to worker %d of %d", (unsigned)c, owner, shape->workers);
+            verify_report(result, FAULT_OWNER, "chunk %u belongs to worker %d of %d", (unsigned)c, owner,
+                          shape->workers);
             return false;
         }
     }
     return true;
 }
+
+/* ---- how much is followed ---- */
+
+/* Counts the ops of a round. */
+struct counter {
+    struct sink sink; /* first */
+    size_t ops;
+};
+
+static enum status count_op(struct sink *sink, const struct op *op)
+{
+    (void)op;
+    ((struct counter *)sink)->ops++;
+    return STATUS_OK;
+}
+
+/* Bytes of all ops that are live at a time, about: the longest rounds of all workers, or of every so many where that
+ * would take too long. */
+static enum status estimate_ops(const struct shape *shape, size_t *bytes)
+{
+    const uint64_t most = EMITS_MOST / ((uint64_t)shape->rounds + 1) + 1;
+    const int stride = (int)(((uint64_t)shape->workers + most - 1) / most);
+    size_t ops = 0;
+    for (int r = 0; r < shape->workers && ops * OP_BYTES < VERIFY_BYTES; r += stride) {
+        size_t longest = 0;
+        for (uint32_t round = 0; round < shape->rounds; round++) {
+            struct counter counter = {.sink = {.op = count_op, .round = round}};
+            TRY(shape->algorithm->emit(shape, r, round, &counter.sink));
+            longest = counter.ops > longest ? counter.ops : longest;
+        }
+        ops += longest * (size_t)stride;
+    }
+    *bytes = ops * OP_BYTES + (size_t)shape->workers * WORKER_BYTES;
+    return STATUS_OK;
+}
+
+static enum status refuse_memory(const struct shape *shape, const char *what, double bytes)
+{
+    const double share = (double)VERIFY_BYTES / bytes;
+    return fail(
+        STATUS_REFUSED,
+        "%s for %d workers: %s take %.0f MiB, and a proof may take %d: about %d workers fit where they grow with "
+        "the square of the workers",
+        shape->algorithm->name, shape->workers, what, bytes / 1048576, VERIFY_MEBIBYTES,
+        (int)(shape->workers * sqrt(share)));
+}
+
+/* Ascending, `columns` of them at random. */
+static void fill_columns(struct scope *scope, uint32_t chunks)
+{
+    uint32_t n = 0;
+    for (uint32_t c = 0; c < chunks && n < scope->columns; c++) /* each sample is as likely: Knuth's algorithm S */
+        if (!scope->sampled || rng_below(UINT64_C(0x636f6c756d6e73), c, chunks - c) < scope->columns - n)
+            scope->column[n++] = c;
+}
+
+static enum status scope_create(const struct shape *shape, struct scope *scope)
+{
+    const size_t p = (size_t)shape->workers;
+    const bool mixing = shape->algorithm->traits & TRAIT_MIXING, exact = shape->workers <= VERIFY_EXACT_WORKERS;
+    size_t others = 0;
+    void *memory = NULL;
+    *scope = (struct scope){.mixing = mixing,
+                            .exact = exact,
+                            .words = !exact   ? (mixing ? 2 : 0)
+                                     : mixing ? p
+                                              : (p + 63) / 64,
+                            .columns = shape->chunks};
+    if (!exact)
+        TRY(estimate_ops(shape, &others));
+    if (others > VERIFY_BYTES)
+        return refuse_memory(shape, "ops that are under way at a time", (double)others);
+    const double column =
+        (double)p * (1 + (double)shape->scratch) * (double)(sizeof(struct value) + scope->words * sizeof(union member));
+    if (column > (double)(VERIFY_BYTES - others))
+        return refuse_memory(shape, "the scratch planes", column);
+    if (column * shape->chunks > (double)(VERIFY_BYTES - others)) {
+        const double fit = (double)(VERIFY_BYTES - others) / column;
+        scope->sampled = true;
+        scope->columns = fit < VERIFY_SAMPLE ? (uint32_t)fit : VERIFY_SAMPLE;
+    }
+    TRY(memory_zeroed(&memory, (size_t)shape->chunks + 1, sizeof(uint32_t)));
+    scope->column = memory;
+    fill_columns(scope, shape->chunks);
+    return STATUS_OK;
+}
+
+/* ---- all of it ---- */
 
 /* What the shape promises of its additions must be so. */
 static void judge_traits(const struct shape *shape, struct verify_result *result)
@@ -1257,10 +1233,9 @@ static void judge_traits(const struct shape *shape, struct verify_result *result
         {TRAIT_SAME_ORDER, result->same_order, "the same order, but chunks are added up in different orders"},
         {TRAIT_WHOLE_INPUTS, result->whole_inputs, "whole inputs, but a partial sum is sent"},
     };
-    struct world w = {.result = result};
     for (size_t i = 0; i < LENGTH(traits); i++)
         if ((shape->traits & traits[i].trait) && !traits[i].has)
-            report(&w, FAULT_TRAIT, "%s claims %s", shape->algorithm->name, traits[i].lack);
+            verify_report(result, FAULT_TRAIT, "%s claims %s", shape->algorithm->name, traits[i].lack);
 }
 
 static bool applies(const struct trial *trial, const struct shape *shape, bool in_halves)
@@ -1268,30 +1243,42 @@ static bool applies(const struct trial *trial, const struct shape *shape, bool i
     return trial->when == ALWAYS || shape->workers <= SMALL || (trial->when == WITHOUT_HALVES && !in_halves);
 }
 
+static enum status verify_all(const struct shape *shape, const struct scope *scope, uint64_t *trees,
+                              struct verify_result *result)
+{
+    const bool in_halves = shape_has_halves(shape) && shape->split > 0;
+    struct subject subject = {.shape = shape, .whole = shape, .scope = scope, .trees = trees, .first = true};
+    for (size_t i = 0; i < LENGTH(trials) && result->fault == FAULT_NONE; i++)
+        if (applies(&trials[i], shape, in_halves)) {
+            TRY(run_trial(&subject, &trials[i], result));
+            subject.first = false;
+        }
+    if (in_halves && result->fault == FAULT_NONE && owners_in_range(shape, result))
+        for (size_t i = 0; i < LENGTH(halves) && result->fault == FAULT_NONE; i++)
+            TRY(verify_half(shape, scope, &halves[i], result));
+    if (result->fault == FAULT_NONE)
+        judge_traits(shape, result);
+    if (result->fault == FAULT_NONE && result->equal_bits && shape->workers <= SMALL)
+        TRY(verify_rounding(shape, scope, result));
+    return STATUS_OK;
+}
+
 enum status verify_shape(const struct shape *shape, struct verify_result *result)
 {
     enum status status = STATUS_OK;
     void *trees = NULL;
-    const bool in_halves = shape_has_halves(shape) && shape->split > 0;
+    struct scope scope;
     *result = (struct verify_result){.fault = FAULT_NONE};
-    TRY(memory_zeroed(&trees, (size_t)shape->workers * shape->chunks, sizeof(uint64_t)));
-    bool first = true;
-    for (size_t i = 0; i < LENGTH(trials) && result->fault == FAULT_NONE; i++)
-        if (applies(&trials[i], shape, in_halves)) {
-            TRY_TO(done, run_trial(shape, shape, &trials[i], trees, first, result));
-            first = false;
-        }
-    if (in_halves && result->fault == FAULT_NONE && owners_in_range(shape, result))
-        for (size_t i = 0; i < LENGTH(halves) && result->fault == FAULT_NONE; i++)
-            TRY_TO(done, verify_half(shape, &halves[i], result));
-    if (result->fault == FAULT_NONE)
-        judge_traits(shape, result);
-    if (result->fault == FAULT_NONE && result->equal_bits && shape->workers <= SMALL)
-        TRY_TO(done, verify_rounding(shape, result));
+    TRY(scope_create(shape, &scope));
+    TRY_TO(done, memory_zeroed(&trees, (size_t)shape->workers * scope.columns, sizeof(uint64_t)));
+    TRY_TO(done, verify_all(shape, &scope, trees, result));
     result->ok = result->fault == FAULT_NONE;
+    result->exact = scope.exact;
+    result->chunks = scope.columns;
     if (!result->ok)
         result->equal_bits = result->same_order = result->whole_inputs = false;
 done:
     free(trees);
+    free(scope.column);
     return status;
 }

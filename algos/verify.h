@@ -1,9 +1,8 @@
 /* verify.h - proves a schedule from its ops alone: for one shape, all workers, without data or network.
  *
  * Drives one progression for each worker with symbolic values: for each leaf chunk the set of workers whose
- * contribution it holds (bitsets: exact for any p, meant for p <= 512), which chunk it is a part of, whether it is
- * finalised, and the hash of its expression tree. Every send waits for its posted receive (rendezvous everywhere), the
- * window is 1, what is sent is read as late as may be.
+ * contribution it holds, which chunk it is a part of, whether it is finalised, and the hash of its expression tree. Every
+ * send waits for its posted receive (rendezvous everywhere), the window is 1, what is sent is read as late as may be.
  *
  * Trials: in order in place, newest first out of place, and three in random order with segments of one leaf, two, or
  * whole ranges; then each half of a schedule that has halves. Above 32 workers fewer: one at random out of place, and
@@ -18,6 +17,19 @@
  * when complete; no deadlock; no race between lanes; scratch is written before it is read. A schedule that leaves equal
  * bits on all workers does so with an idempotent lossy wire format, too: up to 32 workers one more trial runs it with the
  * roundings that rounding.h puts in, as nodes of the expression trees.
+ *
+ * Up to VERIFY_EXACT_WORKERS contributions are sets of bits. Above, every worker has a random weight below the prime
+ * q = 2^61 - 1, and a value holds the sum of its contributors' weights mod q, and their number. A value is taken as
+ * complete if its number is p and its sum that of all weights. Let worker i be in it m(i) times, sum m(i) = p, and not
+ * m = (1, ..., 1): then d = m - (1, ..., 1) has some d(j) != 0 with |d(j)| < p < q, and the sums are equal only if
+ * w(j) = -d(j)^-1 * sum of the other d(i) w(i) mod q: one value of q, given the other weights. A weight, drawn from 64
+ * random bits, has any one value with a probability of at most 9 / 2^64, so a wrong value passes with less than 2^-60.
+ * Mixing likewise: rows by their sums, columns by whether a product with a random real vector keeps its sum.
+ *
+ * Memory: a proof takes at most about VERIFY_BYTES. If all chunks would take more, a random sample of VERIFY_SAMPLE of
+ * them is followed, for what happens to a chunk does not depend on the others as long as each stays at its place in all
+ * ops, which is checked; result.chunks tells. Matching, deadlock and races are found for all of it all the same.
+ * What can't be had in that memory is refused.
  */
 #ifndef CHORALE_ALGOS_VERIFY_H
 #define CHORALE_ALGOS_VERIFY_H
@@ -26,6 +38,11 @@
 #include <stddef.h>
 
 #include "algos/schedule.h"
+
+#define VERIFY_EXACT_WORKERS 512
+#define VERIFY_MEBIBYTES 1024
+#define VERIFY_BYTES ((size_t)VERIFY_MEBIBYTES << 20)
+#define VERIFY_SAMPLE 64
 
 enum fault {
     FAULT_NONE,
@@ -53,12 +70,15 @@ struct verify_result {
     bool ok;
     enum fault fault;
     char reason[256];  /* "missing-contribution: worker 3 chunk 5 lacks worker 1 (round 7)" */
+    bool exact;        /* proved with sets, not with random weights                       */
+    uint32_t chunks;   /* so many were followed: all of the shape's, or a random sample   */
     bool equal_bits;   /* TRAIT_EQUAL_BITS: the expression tree of each chunk is the same on all workers  */
     bool same_order;   /* TRAIT_SAME_ORDER: and the same for all chunks                                   */
     bool whole_inputs; /* TRAIT_WHOLE_INPUTS: every SEND reads one worker's contribution, or a result     */
 };
 
-/* STATUS_OK with result->ok false is a proof of a fault; a failing status is memory or an internal error. */
+/* STATUS_OK with result->ok false is a proof of a fault. STATUS_REFUSED: it takes too much memory; any other failing status
+ * is memory that is not there, or an internal error. */
 enum status verify_shape(const struct shape *shape, struct verify_result *result) MUST_CHECK;
 
 #endif
