@@ -34,7 +34,8 @@
 #define PRIME ((UINT64_C(1) << 61) - 1) /* a Mersenne prime: sums are taken modulo it */
 #define OP_BYTES 700                    /* of a live op and of what it has started, about */
 #define WORKER_BYTES 16384              /* of a worker's progression with few live ops, about */
-#define EMITS_MOST (1 << 22)            /* calls of emit for an estimate, or to name a cause */
+#define FEW_WORKERS 16
+#define EMITS_MOST (1 << 22) /* calls of emit for an estimate, or to name a cause */
 
 enum completion_order { OLDEST_FIRST, NEWEST_FIRST, RANDOM_ORDER };
 enum part { WHOLE, REDUCING_HALF, SPREADING_HALF };
@@ -108,6 +109,7 @@ struct scope {
     uint32_t *column; /* the leaves that are followed, ascending; of every plane the same */
     uint32_t columns;
     bool sampled; /* not all leaves                                                   */
+    size_t bytes; /* that the proof may take                                          */
 };
 
 struct queue {
@@ -308,12 +310,12 @@ static struct ref ref_at(const struct world *w, int worker, uint32_t column)
     return ref_in(w, worker, &vector, column);
 }
 
-/* The column of `from` that corresponds to `column` of `to`. A leaf that goes elsewhere leaves a sample. */
-static uint32_t column_across(struct world *w, const struct span *to, const struct span *from, uint32_t column)
+/* How far on `from` begins, in columns, from where `to` does. A leaf that goes elsewhere leaves a sample. */
+static uint32_t shift_between(struct world *w, const struct span *to, const struct span *from)
 {
-    const uint32_t there = leaf_of(w, from), here = leaf_of(w, to);
-    w->moves |= there != here;
-    return w->scope->sampled ? column : column + there - here;
+    const uint32_t shift = leaf_of(w, from) - leaf_of(w, to); /* modulo 2^32 */
+    w->moves |= shift != 0;
+    return w->scope->sampled ? 0 : shift;
 }
 
 static uint64_t mix(uint64_t x)
@@ -676,10 +678,11 @@ static enum status complete_message(struct world *w, uint32_t index)
     struct channel *channel = &w->channel[post->channel];
     const bool reduces = post->action.op.kind == OP_RECV_REDUCE;
     const struct columns columns = columns_of(w, to);
+    const uint32_t shift = shift_between(w, to, from);
     if (reduces)
         TRY(make_arrived(w, channel, columns.end - columns.first));
     for (uint32_t k = columns.first; k < columns.end; k++) {
-        const uint32_t sent = column_across(w, to, from, k);
+        const uint32_t sent = k + shift;
         check_known(w, send->worker, from, sent, &send->action.op);
         const struct ref source = ref_in(w, send->worker, from, sent);
         const struct ref target =
@@ -701,12 +704,12 @@ static void compute(struct world *w, const struct started *started)
     const struct action *a = &started->action;
     const int worker = started->worker;
     const struct columns columns = columns_of(w, &a->dst);
+    const bool has_src = a->op.kind == OP_REDUCE || a->op.kind == OP_COPY;
+    const uint32_t shift = has_src ? shift_between(w, &a->dst, &a->src) : 0;
     check_weight(w, worker, &a->op);
     for (uint32_t k = columns.first; k < columns.end; k++) {
         const struct ref to = ref_in(w, worker, &a->dst, k), operand = ref_in(w, worker, &a->operand, k);
-        const bool has_src = a->op.kind == OP_REDUCE || a->op.kind == OP_COPY;
-        const uint32_t source = has_src ? column_across(w, &a->dst, &a->src, k) : k;
-        const uint32_t leaf = w->scope->column[k];
+        const uint32_t source = k + shift, leaf = w->scope->column[k];
         if (a->op.kind != OP_COPY)
             check_known(w, worker, &a->operand, k, &a->op);
         if (has_src)
@@ -1148,35 +1151,34 @@ static enum status count_op(struct sink *sink, const struct op *op)
     return STATUS_OK;
 }
 
-/* Bytes of all ops that are live at a time, about: the longest rounds of all workers, or of every so many where that
- * would take too long. */
+/* Bytes of all ops that are live at a time, about: the longest rounds of all workers, or of some where that would take
+ * too long. */
 static enum status estimate_ops(const struct shape *shape, size_t *bytes)
 {
     const uint64_t most = EMITS_MOST / ((uint64_t)shape->rounds + 1) + 1;
     const int stride = (int)(((uint64_t)shape->workers + most - 1) / most);
-    size_t ops = 0;
-    for (int r = 0; r < shape->workers && ops * OP_BYTES < VERIFY_BYTES; r += stride) {
+    size_t ops = 0, counted = 0;
+    for (int r = 0; r < shape->workers && (counted < FEW_WORKERS || ops < EMITS_MOST); r += stride, counted++) {
         size_t longest = 0;
         for (uint32_t round = 0; round < shape->rounds; round++) {
             struct counter counter = {.sink = {.op = count_op, .round = round}};
             TRY(shape->algorithm->emit(shape, r, round, &counter.sink));
             longest = counter.ops > longest ? counter.ops : longest;
         }
-        ops += longest * (size_t)stride;
+        ops += longest;
     }
-    *bytes = ops * OP_BYTES + (size_t)shape->workers * WORKER_BYTES;
+    *bytes = ops / counted * (size_t)shape->workers * OP_BYTES + (size_t)shape->workers * WORKER_BYTES;
     return STATUS_OK;
 }
 
-static enum status refuse_memory(const struct shape *shape, const char *what, double bytes)
+static enum status refuse_memory(const struct shape *shape, const char *what, double bytes, size_t most)
 {
-    const double share = (double)VERIFY_BYTES / bytes;
     return fail(
         STATUS_REFUSED,
-        "%s for %d workers: %s take %.0f MiB, and a proof may take %d: about %d workers fit where they grow with "
+        "%s for %d workers: %s take %.0f MiB, and a proof may take %zu: about %d workers fit, if that grows with "
         "the square of the workers",
-        shape->algorithm->name, shape->workers, what, bytes / 1048576, VERIFY_MEBIBYTES,
-        (int)(shape->workers * sqrt(share)));
+        shape->algorithm->name, shape->workers, what, bytes / 1048576, most >> 20,
+        (int)(shape->workers * sqrt((double)most / bytes)));
 }
 
 /* Ascending, `columns` of them at random. */
@@ -1188,7 +1190,7 @@ static void fill_columns(struct scope *scope, uint32_t chunks)
             scope->column[n++] = c;
 }
 
-static enum status scope_create(const struct shape *shape, struct scope *scope)
+static enum status scope_create(const struct shape *shape, size_t bytes, struct scope *scope)
 {
     const size_t p = (size_t)shape->workers;
     const bool mixing = shape->algorithm->traits & TRAIT_MIXING, exact = shape->workers <= VERIFY_EXACT_WORKERS;
@@ -1199,17 +1201,18 @@ static enum status scope_create(const struct shape *shape, struct scope *scope)
                             .words = !exact   ? (mixing ? 2 : 0)
                                      : mixing ? p
                                               : (p + 63) / 64,
-                            .columns = shape->chunks};
+                            .columns = shape->chunks,
+                            .bytes = bytes};
     if (!exact)
         TRY(estimate_ops(shape, &others));
-    if (others > VERIFY_BYTES)
-        return refuse_memory(shape, "ops that are under way at a time", (double)others);
+    if (others > bytes)
+        return refuse_memory(shape, "ops that are under way at a time", (double)others, bytes);
     const double column =
         (double)p * (1 + (double)shape->scratch) * (double)(sizeof(struct value) + scope->words * sizeof(union member));
-    if (column > (double)(VERIFY_BYTES - others))
-        return refuse_memory(shape, "the scratch planes", column);
-    if (column * shape->chunks > (double)(VERIFY_BYTES - others)) {
-        const double fit = (double)(VERIFY_BYTES - others) / column;
+    if (column > (double)(bytes - others))
+        return refuse_memory(shape, "the planes of one chunk", column, bytes);
+    if (column * shape->chunks > (double)(bytes - others)) {
+        const double fit = (double)(bytes - others) / column;
         scope->sampled = true;
         scope->columns = fit < VERIFY_SAMPLE ? (uint32_t)fit : VERIFY_SAMPLE;
     }
@@ -1263,13 +1266,13 @@ static enum status verify_all(const struct shape *shape, const struct scope *sco
     return STATUS_OK;
 }
 
-enum status verify_shape(const struct shape *shape, struct verify_result *result)
+enum status verify_shape_within(const struct shape *shape, size_t bytes, struct verify_result *result)
 {
     enum status status = STATUS_OK;
     void *trees = NULL;
     struct scope scope;
     *result = (struct verify_result){.fault = FAULT_NONE};
-    TRY(scope_create(shape, &scope));
+    TRY(scope_create(shape, bytes, &scope));
     TRY_TO(done, memory_zeroed(&trees, (size_t)shape->workers * scope.columns, sizeof(uint64_t)));
     TRY_TO(done, verify_all(shape, &scope, trees, result));
     result->ok = result->fault == FAULT_NONE;
@@ -1281,4 +1284,9 @@ done:
     free(trees);
     free(scope.column);
     return status;
+}
+
+enum status verify_shape(const struct shape *shape, struct verify_result *result)
+{
+    return verify_shape_within(shape, VERIFY_BYTES, result);
 }

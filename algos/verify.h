@@ -80,5 +80,7 @@ struct verify_result {
 /* STATUS_OK with result->ok false is a proof of a fault. STATUS_REFUSED: it takes too much memory; any other failing status
  * is memory that is not there, or an internal error. */
 enum status verify_shape(const struct shape *shape, struct verify_result *result) MUST_CHECK;
+/* The same in at most about `bytes`; verify_shape() takes VERIFY_BYTES. */
+enum status verify_shape_within(const struct shape *shape, size_t bytes, struct verify_result *result) MUST_CHECK;
 
 #endif

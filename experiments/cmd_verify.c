@@ -41,6 +41,8 @@ enum { VERIFY_MOST = 16384 };
 struct row {
     bool ok, refused;
     bool equal_bits, same_order, whole_inputs;
+    bool exact;                /* by sets, not by random weights            */
+    uint32_t chunks, followed; /* of the schedule that was followed in part */
     char reason[REASON_BYTES];
 };
 
@@ -74,6 +76,11 @@ static enum status verify_one(const struct shape *shape, struct row *row)
 {
     struct verify_result result;
     TRY(verify_shape(shape, &result));
+    if (result.ok && row->followed == row->chunks) { /* else one before was followed in part, which is to be told */
+        row->chunks = shape->chunks;
+        row->followed = result.chunks;
+    }
+    row->exact &= result.exact;
     row->equal_bits &= result.equal_bits;
     row->same_order &= result.same_order;
     row->whole_inputs &= result.whole_inputs;
@@ -139,7 +146,7 @@ done:
 
 static enum status verify_spec(const struct spec *spec, const struct layout *layout, struct row *row)
 {
-    row->equal_bits = row->same_order = row->whole_inputs = true;
+    row->equal_bits = row->same_order = row->whole_inputs = row->exact = true;
     if (spec_is_size_dependent(spec))
         return verify_sizes(spec, layout, row);
     return verify_steps(spec, layout, row);
@@ -171,10 +178,11 @@ static json_t *known(bool is_known, bool value)
 static enum status add_json(const struct proofs *proofs, const char *name, int workers, const struct row *row)
 {
     const char *reason = row->reason[0] != '\0' ? row->reason : NULL;
-    json_t *object = json_pack("{s:s, s:i, s:b, s:b, s:s?, s:o, s:o, s:o}", "allreduce", name, "workers", workers, "ok",
-                               (int)row->ok, "refused", (int)row->refused, "reason", reason, "equal_bits",
-                               known(row->ok, row->equal_bits), "same_order", known(row->ok, row->same_order),
-                               "whole_inputs", known(row->ok, row->whole_inputs));
+    json_t *object = json_pack(
+        "{s:s, s:i, s:b, s:b, s:s?, s:o, s:o, s:o, s:o, s:I, s:I}", "allreduce", name, "workers", workers, "ok",
+        (int)row->ok, "refused", (int)row->refused, "reason", reason, "equal_bits", known(row->ok, row->equal_bits),
+        "same_order", known(row->ok, row->same_order), "whole_inputs", known(row->ok, row->whole_inputs), "exact",
+        known(row->ok, row->exact), "chunks", (json_int_t)row->chunks, "chunks_followed", (json_int_t)row->followed);
     if (json_array_append_new(proofs->rows, object) != 0)
         return fail(STATUS_NO_MEMORY, "verify: no memory for the document");
     return STATUS_OK;
@@ -212,6 +220,9 @@ static enum status add_row(struct proofs *proofs, const char *name, int workers,
         proofs->here.equal_bits &= row->equal_bits;
         proofs->here.same_order &= row->same_order;
         proofs->here.whole_inputs &= row->whole_inputs;
+        if (row->followed < row->chunks)
+            printf("%s -n %d: proved for a random sample of %u of its %u chunks\n", name, workers,
+                   (unsigned)row->followed, (unsigned)row->chunks);
     } else if (proofs->here.said++ < SAY_REASONS) {
         printf("%s -n %d: %s: %s\n", name, workers, row->refused ? "refused" : "BROKEN", row->reason);
     }

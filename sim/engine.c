@@ -56,9 +56,11 @@ struct queue {
 struct channel {
     int from, to; /* from < 0: an empty place of the table          */
     uint16_t lane;
-    uint64_t arrived;   /* segments delivered before their POST   */
-    struct queue posts; /* receives that wait for their segment   */
-    struct queue sends; /* rendezvous: sends that wait for a POST */
+    uint64_t arrived;      /* segments delivered before their POST                                  */
+    uint64_t unbound;      /* rendezvous: segments under way that have left without a POST          */
+    struct queue posts;    /* receives that wait for their segment                                  */
+    struct queue promised; /* rendezvous: those among them whose segment is under way               */
+    struct queue sends;    /* rendezvous: sends that wait for a POST, and what is joined to them    */
 };
 
 struct engine {
@@ -210,8 +212,12 @@ static enum status channel_find(struct engine *engine, int from, int to, uint16_
         void *memory = engine->channel;
         TRY(memory_grow(&memory, &engine->channel_capacity, engine->channels + 1, sizeof(struct channel)));
         engine->channel = memory;
-        engine->channel[engine->channels] =
-            (struct channel){.from = from, .to = to, .lane = lane, .posts = {NONE, NONE}, .sends = {NONE, NONE}};
+        engine->channel[engine->channels] = (struct channel){.from = from,
+                                                             .to = to,
+                                                             .lane = lane,
+                                                             .posts = {NONE, NONE},
+                                                             .promised = {NONE, NONE},
+                                                             .sends = {NONE, NONE}};
         engine->table[place] = (uint32_t)engine->channels++;
     }
     *index = engine->table[place];
@@ -287,6 +293,19 @@ static bool begins_message(const struct action *action)
     return action->first || action->segment > 0;
 }
 
+/* Rendezvous: a message goes when its receive is posted, and what is joined to it goes with it. */
+static enum status meet(struct engine *engine, uint32_t send, double from_s)
+{
+    struct channel *channel = &engine->channel[engine->flight[send].channel];
+    const uint32_t post = queue_take(engine, &channel->posts);
+    if (post == NONE && begins_message(&engine->flight[send].action)) {
+        queue_append(engine, &channel->sends, send);
+        return STATUS_OK;
+    }
+    channel->unbound += post == NONE;
+    return transfer(engine, send, post, from_s);
+}
+
 static enum status start_send(struct engine *engine, int worker, const struct action *action, double now_s)
 {
     uint32_t send;
@@ -302,11 +321,11 @@ static enum status start_send(struct engine *engine, int worker, const struct ac
     engine->flight[send].ready_s = ready_s;
     if (!engine->rendezvous)
         return transfer(engine, send, NONE, ready_s);
-    const uint32_t post = queue_take(engine, &engine->channel[channel].posts);
-    if (post != NONE)
-        return transfer(engine, send, post, ready_s);
-    queue_append(engine, &engine->channel[channel].sends, send);
-    return STATUS_OK;
+    if (engine->channel[channel].sends.first != NONE) { /* in order */
+        queue_append(engine, &engine->channel[channel].sends, send);
+        return STATUS_OK;
+    }
+    return meet(engine, send, ready_s);
 }
 
 static void complete(struct engine *engine, uint32_t index)
@@ -340,10 +359,22 @@ static enum status start_post(struct engine *engine, int worker, const struct ac
         channel->arrived--;
         return receive(engine, post, now_s, &completed);
     }
+    if (channel->unbound > 0) {
+        channel->unbound--;
+        queue_append(engine, &channel->promised, post);
+        return STATUS_OK;
+    }
     const uint32_t send = queue_take(engine, &channel->sends);
-    if (send != NONE)
-        return transfer(engine, send, post, later(now_s, engine->flight[send].ready_s));
-    queue_append(engine, &channel->posts, post);
+    if (send == NONE) {
+        queue_append(engine, &channel->posts, post);
+        return STATUS_OK;
+    }
+    TRY(transfer(engine, send, post, later(now_s, engine->flight[send].ready_s)));
+    channel = &engine->channel[index];
+    while (channel->sends.first != NONE && !begins_message(&engine->flight[channel->sends.first].action)) {
+        const uint32_t joined = queue_take(engine, &channel->sends);
+        TRY(meet(engine, joined, later(now_s, engine->flight[joined].ready_s)));
+    }
     return STATUS_OK;
 }
 
@@ -431,9 +462,11 @@ static enum status on_delivered(struct engine *engine, const struct event *event
 {
     const struct message *message = &engine->message[event->record];
     struct channel *channel = &engine->channel[message->channel];
-    const uint32_t post = message->post != NONE ? message->post : queue_take(engine, &channel->posts);
+    struct queue *queue = engine->rendezvous ? &channel->promised : &channel->posts;
+    const uint32_t post = message->post != NONE ? message->post : queue_take(engine, queue);
     message_drop(engine, event->record);
     if (post == NONE) {
+        channel->unbound -= engine->rendezvous;
         channel->arrived++;
         return STATUS_OK;
     }

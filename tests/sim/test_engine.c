@@ -203,6 +203,59 @@ Test(engine, overheads_are_processor_time)
     expect_relative(3 * 8e-4, added, 1e-9, "three rounds of one message each way");
 }
 
+/* ---- joined messages ---- */
+
+#define PIECES 6
+
+/* Worker 1 sends every second of 2 * PIECES leaves to worker 0; a state says whether as one message. */
+static enum status pieces_emit(const struct shape *shape, int rank, uint32_t round, struct sink *sink)
+{
+    const bool joined = shape->state != NULL;
+    for (uint32_t i = 0; i < PIECES; i++) {
+        const struct range range = {.chunk = 2 * i, .chunks = 1};
+        TRY(sink->op(sink, &(struct op){.kind = rank == 1 ? OP_SEND : OP_RECV,
+                                        .flags = joined && i + 1 < PIECES ? OP_MORE : 0,
+                                        .peer = 1 - rank,
+                                        .src = range,
+                                        .dst = range,
+                                        .round = round,
+                                        .weight = 1}));
+    }
+    return STATUS_OK;
+}
+
+static double time_of_pieces(const struct sim_request *request, bool joined)
+{
+    static const struct algorithm pieces = {.name = "pieces", .emit = pieces_emit};
+    struct shape shape = {.algorithm = &pieces, .workers = 2, .chunks = 2 * PIECES, .rounds = 1, .lanes = 1};
+    struct sim_result result;
+    shape.state = joined ? &shape : NULL;
+    EXPECT_OK(sim_schedule(request, &shape, (size_t)shape.chunks * 1000, sizeof(float), NULL, NULL, &result));
+    cr_expect_eq(result.messages, joined ? 1 : PIECES);
+    return result.time_s;
+}
+
+Test(engine, joined_pieces_pay_latency_and_overheads_once)
+{
+    struct platform platform = {.node_workers = 1, .inter = {1e-3, 1e-9}};
+    const double piece = 4000 * 1e-9;
+    for (uint32_t window = 1; window <= 8; window *= 2)
+        for (int overlap = 0; overlap <= 1; overlap++) {
+            const struct sim_request request = {
+                .platform = &platform, .window = window, .overlap_reduction = overlap != 0};
+            expect_relative(1e-3 + PIECES * piece, time_of_pieces(&request, true), 1e-9, "one latency");
+        }
+    const struct sim_request one_by_one = {.platform = &platform, .window = 1};
+    expect_relative(PIECES * (1e-3 + piece), time_of_pieces(&one_by_one, false), 1e-9, "each its own");
+    platform.send_overhead_s = 3e-4;
+    platform.receive_overhead_s = 5e-4;
+    for (int overlap = 0; overlap <= 1; overlap++) {
+        const struct sim_request request = {.platform = &platform, .window = 1, .overlap_reduction = overlap != 0};
+        /* What is joined to the first piece comes while the processor is at it, and is there when that is over. */
+        expect_relative(3e-4 + 1e-3 + piece + 5e-4, time_of_pieces(&request, true), 1e-9, "overheads once");
+    }
+}
+
 /* ---- what holds for every schedule ---- */
 
 /* The i-th of those that run without a file, NULL behind the last. */
