@@ -650,14 +650,30 @@ struct places {
     bool implicit; /* the op is a copy of leaves that were never written */
 };
 
-static void fill_live(const struct progression *p, struct live *live, const struct op *op, const struct places *places)
+/* What an op reads and writes, in elements. */
+struct extent {
+    struct span src, dst;
+    size_t elements;
+};
+
+static struct extent extent_of(const struct progression *p, const struct op *op, const struct places *places)
 {
-    const struct span nothing = {.place = PLACE_VECTOR};
+    struct extent extent = {.src = {.place = PLACE_VECTOR}, .dst = {.place = PLACE_VECTOR}};
+    if (has_src(op->kind))
+        extent.src = span_of(p, &op->src, places->src);
+    if (has_dst(op->kind))
+        extent.dst = span_of(p, &op->dst, PLACE_VECTOR);
+    extent.elements = has_dst(op->kind) ? extent.dst.count : extent.src.count;
+    return extent;
+}
+
+static void fill_live(const struct progression *p, struct live *live, const struct op *op, const struct places *places,
+                      const struct extent *extent)
+{
     live->op = *op;
-    live->src = has_src(op->kind) ? span_of(p, &op->src, places->src) : nothing;
-    live->dst = has_dst(op->kind) ? span_of(p, &op->dst, PLACE_VECTOR) : nothing;
-    live->elements = has_dst(op->kind) ? live->dst.count : live->src.count;
-    live->operand = live->dst;
+    live->src = extent->src;
+    live->dst = live->operand = extent->dst;
+    live->elements = extent->elements;
     if (live->dst.place == PLACE_VECTOR)
         live->operand.place = places->operand;
     if (has_src(op->kind) && places->src != PLACE_INPUT) /* nothing ever writes the input */
@@ -669,20 +685,16 @@ static void fill_live(const struct progression *p, struct live *live, const stru
     live->clock = lane_order_clock(&p->order, op->lane);
 }
 
-static size_t elements_of(const struct progression *p, const struct range *range)
-{
-    return span_of(p, range, PLACE_VECTOR).count;
-}
-
 static enum status take(struct progression *p, const struct op *op, const struct places *places)
 {
-    const size_t elements = elements_of(p, has_dst(op->kind) ? &op->dst : &op->src);
-    if (has_src(op->kind) && has_dst(op->kind) && elements_of(p, &op->src) != elements)
+    const struct extent extent = extent_of(p, op, places);
+    if (has_src(op->kind) && has_dst(op->kind) && extent.src.count != extent.elements)
         return malformed(p, op, "bad-op", "source and destination differ in size");
-    const bool joined = is_message(op->kind) && continues_message(p, op, elements);
-    if (elements == 0)
+    const bool joined = is_message(op->kind) && continues_message(p, op, extent.elements);
+    if (extent.elements == 0)
         return STATUS_OK; /* an empty chunk: nothing travels, on either side */
-    const size_t segments = elements <= p->params.segment ? 1 : (elements - 1) / p->params.segment + 1;
+    const bool whole = extent.elements <= p->params.segment;
+    const size_t segments = whole ? 1 : (extent.elements - 1) / p->params.segment + 1;
     if (segments > UINT32_MAX)
         return malformed(p, op, "bad-op", "more than 2^32 segments: use a larger --segment");
 
@@ -690,7 +702,7 @@ static enum status take(struct progression *p, const struct op *op, const struct
     bool begins = true;
     TRY(slot_take(p, &s));
     struct live *live = &p->slot[s];
-    fill_live(p, live, op, places);
+    fill_live(p, live, op, places, &extent);
     live->segments = (uint32_t)segments;
     live->joined = joined;
     if (is_message(op->kind))

@@ -27,16 +27,18 @@ suites="algos_test_verify comm_test_executor sim_test_engine"
 defects() {
     cat <<'LIST'
 always-clear@/^static bool clear(/,/^}/s/return false;/return true;/@
-off-by-one@s/return other->done > (end/return other->done >= (end/@
-no-write-after-read@s/ || overlap(&a->reads, &b->writes);/;/@sim_test_engine
+off-by-one@s/other->done > (end - 1/other->done >= (end - 1/@
+no-write-after-read@s/^           overlap(&a->hazard\[READS\], &b->hazard\[WRITES\]);/           a == NULL;/@sim_test_engine
+covered-too-soon@s/^    if (contains(&other->hazard\[WRITES\], &live->hazard\[READS\])/    if (live != NULL || contains(\&other->hazard[WRITES], \&live->hazard[READS])/@sim_test_engine
 stale-input@s/\*place = PLACE_INPUT;/*place = PLACE_VECTOR;/@sim_test_engine
 no-tail@/^static enum status take_tail(/,/^}/s/if (p->written == NULL)/if (p != NULL)/@sim_test_engine
-sends-out-of-order@s/channel->send_begun != live->sequence + live->begun ||/channel->send_begun > UINT64_MAX - 1 ||/@comm_test_executor sim_test_engine
+sends-out-of-order@s/^    \*begins = .*$/    *begins = sends || *assigned == channel->recv_begun;/;s/return channel->send_begun == live->sequence + live->begun;/return true;/@comm_test_executor sim_test_engine
 no-window@s/channel->recv_begun - channel->recv_done >= p->params.window/p->params.window == 0/@comm_test_executor sim_test_engine
 numbers-twice@s/\*assigned += live->segments;/*assigned += 1;/@
-lost-round@s/^        p->round++;/        p->round += p->round + 2 == p->shape->rounds ? 2 : 1;/@
-finished-early@s/return taken_in(p) && p->alive == p->waits;/return taken_in(p);/@
-receives-never-done@s/channel\[live->channel\]\.recv_done++;/channel[live->channel].recv_done += p == NULL;/@
+lost-round@s/^    p->round++;/    p->round += p->round + 2 == p->shape->rounds ? 2 : 1;/@
+finished-early@s/return taken_in(p) && p->alive == 0;/return taken_in(p);/@
+receives-never-done@s/^    channel->recv_done++;/    channel->recv_done += p == NULL;/@
+nobody-woken@/^static void wake_waiters(/,/^}/s/while (activity != NONE)/while (activity != NONE \&\& p == NULL)/@
 LIST
 }
 

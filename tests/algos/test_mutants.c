@@ -9,6 +9,7 @@
 
 #include "algos/spec.h"
 #include "algos/verify.h"
+#include "base/rng.h"
 #include "tests/algos/support_toy.h"
 
 /* ---- wrapping ---- */
@@ -556,6 +557,330 @@ Test(mutants, with_halves_that_are_not_what_they_say)
         expect_half_mutant("rhd", p, 0, -1);
         expect_half_mutant("binomial", p, 1, 0);
         expect_half_mutant("binomial", p, 0, 1);
+    }
+}
+
+/* ---- at random places of every algorithm ---- */
+
+#define OPS_MOST 4096 /* of a worker in a round */
+
+/* What is done with an op, or with an op and the one after it. */
+enum edit_kind { EDIT_DROP, EDIT_TWICE, EDIT_SWAP, EDIT_REPLACE };
+
+/* One op of one worker, by its number within its round. */
+struct edit {
+    enum edit_kind kind;
+    int rank;
+    uint32_t round;
+    size_t number;
+    struct op op; /* EDIT_REPLACE */
+};
+
+struct edited {
+    const struct shape *good;
+    struct edit edits[2];
+    size_t count;
+};
+
+struct ops {
+    struct sink sink; /* first */
+    struct op op[OPS_MOST];
+    size_t count;
+};
+
+static enum status keep_op(struct sink *sink, const struct op *op)
+{
+    struct ops *ops = (struct ops *)sink;
+    cr_assert_lt(ops->count, OPS_MOST);
+    ops->op[ops->count++] = *op;
+    return STATUS_OK;
+}
+
+static void list_ops(const struct shape *shape, int rank, uint32_t round, struct ops *ops)
+{
+    ops->sink = (struct sink){.op = keep_op, .round = round};
+    ops->count = 0;
+    cr_assert_eq(shape->algorithm->emit(shape, rank, round, &ops->sink), STATUS_OK, "%s", status_message());
+}
+
+static enum status edited_emit(const struct shape *shape, int rank, uint32_t round, struct sink *sink)
+{
+    const struct edited *edited = shape->state;
+    static struct ops ops;
+    list_ops(edited->good, rank, round, &ops);
+    for (size_t e = edited->count; e-- > 0;) { /* the later first, if they are of one round */
+        const struct edit *edit = &edited->edits[e];
+        struct op *at = &ops.op[edit->number];
+        if (edit->rank != rank || edit->round != round)
+            continue;
+        const struct op first = *at;
+        if (edit->kind == EDIT_DROP)
+            memmove(at, at + 1, (--ops.count - edit->number) * sizeof *at);
+        else if (edit->kind == EDIT_TWICE)
+            memmove(at + 1, at, (ops.count++ - edit->number) * sizeof *at);
+        else if (edit->kind == EDIT_REPLACE)
+            *at = edit->op;
+        else {
+            at[0] = at[1];
+            at[1] = first;
+        }
+    }
+    for (size_t i = 0; i < ops.count; i++)
+        TRY(sink->op(sink, &ops.op[i]));
+    return STATUS_OK;
+}
+
+static int edited_owner(const struct shape *shape, uint32_t chunk)
+{
+    const struct edited *edited = shape->state;
+    return edited->good->algorithm->owner(edited->good, chunk);
+}
+
+/* An op of a schedule, and its partner if it is a message. */
+struct place {
+    int rank, peer;
+    uint32_t round;
+    size_t number, partner; /* within the round of rank, of peer */
+    struct op op, partner_op;
+    bool joined; /* the op before or this one says MORE */
+};
+
+static bool is_receive(const struct op *op)
+{
+    return op->kind == OP_RECV || op->kind == OP_RECV_REDUCE;
+}
+
+/* The receive of the k-th SEND to a peer on a lane of a round is the k-th receive there (rule 1). */
+static void find_partner(const struct shape *shape, const struct ops *ops, struct place *place)
+{
+    static struct ops theirs;
+    size_t k = 0;
+    place->peer = place->op.peer;
+    for (size_t i = 0; i < place->number; i++)
+        k += ops->op[i].kind == OP_SEND && ops->op[i].peer == place->peer && ops->op[i].lane == place->op.lane;
+    list_ops(shape, place->peer, place->round, &theirs);
+    for (size_t i = 0; i < theirs.count; i++)
+        if (is_receive(&theirs.op[i]) && theirs.op[i].peer == place->rank && theirs.op[i].lane == place->op.lane &&
+            k-- == 0) {
+            place->partner = i;
+            place->partner_op = theirs.op[i];
+            return;
+        }
+    cr_assert_fail("a SEND without its receive");
+}
+
+/* A mutation that fits where it is drawn, and the names under which the verifier may find it. */
+struct drawn {
+    const char *name;
+    struct edited edited;
+    unsigned faults; /* bit f: FAULT f */
+};
+
+#define BIT(fault) (1u << (fault))
+
+/* What a wrong value may show as, depending on where it goes. */
+#define WRONG_VALUE                                                                                                    \
+    (BIT(FAULT_MISSING) | BIT(FAULT_DOUBLED) | BIT(FAULT_NOT_FINALISED) | BIT(FAULT_FINALISED_EARLY) |                 \
+     BIT(FAULT_FINALISED_TWICE) | BIT(FAULT_SCRATCH))
+
+static void edit(struct drawn *drawn, enum edit_kind kind, int rank, uint32_t round, size_t number, struct op op)
+{
+    drawn->edited.edits[drawn->edited.count++] =
+        (struct edit){.kind = kind, .rank = rank, .round = round, .number = number, .op = op};
+}
+
+enum random_mutation {
+    SEND_DROPPED,
+    RECEIVE_DROPPED,
+    MESSAGE_DROPPED,
+    MESSAGE_TWICE,
+    ANOTHER_CHUNK,
+    ANOTHER_SIZE,
+    ANOTHER_PEER,
+    WEIGHTED,
+    NOT_ADDED,
+    REVERSED,
+    FINAL_DROPPED,
+    FINAL_ADDED,
+    RANDOM_MUTATIONS
+};
+
+/* Fills *drawn for a SEND at `place`; false when this mutation does not fit there. */
+static bool mutate_message(const struct shape *shape, const struct place *at, enum random_mutation which,
+                           struct drawn *drawn)
+{
+    const unsigned torn = at->joined ? BIT(FAULT_BAD_OP) : 0; /* MORE, and nothing more */
+    const bool adds = at->partner_op.kind == OP_RECV_REDUCE;
+    struct op send = at->op, receive = at->partner_op;
+    switch (which) {
+    case SEND_DROPPED:
+        *drawn = (struct drawn){.name = "a dropped SEND", .faults = BIT(FAULT_UNMATCHED) | torn};
+        edit(drawn, EDIT_DROP, at->rank, at->round, at->number, send);
+        return true;
+    case RECEIVE_DROPPED:
+        *drawn = (struct drawn){.name = "a dropped receive", .faults = BIT(FAULT_UNMATCHED) | torn};
+        edit(drawn, EDIT_DROP, at->peer, at->round, at->partner, receive);
+        return true;
+    case MESSAGE_DROPPED:
+        *drawn = (struct drawn){.name = "a dropped message", .faults = WRONG_VALUE | torn};
+        edit(drawn, EDIT_DROP, at->rank, at->round, at->number, send);
+        edit(drawn, EDIT_DROP, at->peer, at->round, at->partner, receive);
+        return true;
+    case MESSAGE_TWICE:
+        *drawn =
+            (struct drawn){.name = "a message twice", .faults = BIT(FAULT_DOUBLED) | BIT(FAULT_FINALISED_TWICE) | torn};
+        edit(drawn, EDIT_TWICE, at->rank, at->round, at->number, send);
+        edit(drawn, EDIT_TWICE, at->peer, at->round, at->partner, receive);
+        return adds;
+    case ANOTHER_CHUNK:
+        *drawn = (struct drawn){.name = "another chunk sent", .faults = WRONG_VALUE | BIT(FAULT_RACE)};
+        send.src.chunk = send.src.chunk > 0 ? send.src.chunk - 1 : send.src.chunk + 1;
+        edit(drawn, EDIT_REPLACE, at->rank, at->round, at->number, send);
+        return send.src.buffer == BUFFER_VECTOR && at->op.src.chunks < shape->chunks;
+    case ANOTHER_SIZE:
+        *drawn = (struct drawn){.name = "another size sent", .faults = BIT(FAULT_SIZE)};
+        send.src.chunks += send.src.chunks > 1 ? (uint32_t)-1 : 1;
+        send.src.chunk -= at->op.src.chunks == 1 && send.src.chunk > 0;
+        edit(drawn, EDIT_REPLACE, at->rank, at->round, at->number, send);
+        return send.src.buffer == BUFFER_VECTOR && shape->chunks > 1;
+    case ANOTHER_PEER:
+        *drawn = (struct drawn){.name = "sent to another", .faults = BIT(FAULT_UNMATCHED) | torn};
+        do
+            send.peer = (send.peer + 1) % shape->workers;
+        while (send.peer == at->rank);
+        edit(drawn, EDIT_REPLACE, at->rank, at->round, at->number, send);
+        return shape->workers > 2;
+    case WEIGHTED:
+        *drawn = (struct drawn){.name = "weighted", .faults = BIT(FAULT_WEIGHTS)};
+        receive.weight = 0.5;
+        edit(drawn, EDIT_REPLACE, at->peer, at->round, at->partner, receive);
+        return adds;
+    case NOT_ADDED:
+        *drawn = (struct drawn){.name = "RECV for RECV_REDUCE", .faults = WRONG_VALUE | torn};
+        receive.kind = OP_RECV;
+        receive.flags &= (uint8_t)~OP_FINAL;
+        edit(drawn, EDIT_REPLACE, at->peer, at->round, at->partner, receive);
+        return adds;
+    default:
+        return false;
+    }
+}
+
+static bool ranges_overlap(const struct range *a, const struct range *b)
+{
+    return a->buffer == b->buffer && a->chunk < b->chunk + b->chunks && b->chunk < a->chunk + a->chunks;
+}
+
+/* The same for any op, and the one after it. */
+static bool mutate_op(const struct place *at, const struct op *after, enum random_mutation which, struct drawn *drawn)
+{
+    const bool adds = at->op.kind == OP_RECV_REDUCE || at->op.kind == OP_REDUCE;
+    struct op op = at->op;
+    switch (which) {
+    case REVERSED: /* what is sent, and then added to or overwritten */
+        *drawn = (struct drawn){.name = "a reversed dependency",
+                                .faults = WRONG_VALUE | BIT(FAULT_DEADLOCK) | BIT(FAULT_OWNER) | BIT(FAULT_TRAIT)};
+        edit(drawn, EDIT_SWAP, at->rank, at->round, at->number, op);
+        return op.kind == OP_SEND && !at->joined && after != NULL && is_receive(after) && after->lane == op.lane &&
+               ranges_overlap(&op.src, &after->dst);
+    case FINAL_DROPPED:
+        *drawn = (struct drawn){.name = "not finalised", .faults = BIT(FAULT_NOT_FINALISED)};
+        op.flags &= (uint8_t)~OP_FINAL;
+        edit(drawn, EDIT_REPLACE, at->rank, at->round, at->number, op);
+        return adds && (at->op.flags & OP_FINAL);
+    case FINAL_ADDED:
+        *drawn = (struct drawn){.name = "finalised early",
+                                .faults = BIT(FAULT_FINALISED_EARLY) | BIT(FAULT_FINALISED_TWICE)};
+        op.flags |= OP_FINAL;
+        edit(drawn, EDIT_REPLACE, at->rank, at->round, at->number, op);
+        return adds && !(at->op.flags & OP_FINAL);
+    default:
+        return false;
+    }
+}
+
+static bool draw_mutation(const struct shape *shape, uint64_t key, uint64_t *counter, enum random_mutation which,
+                          struct drawn *drawn)
+{
+    static struct ops ops;
+    struct place at = {.rank = (int)rng_below(key, (*counter)++, (uint64_t)shape->workers),
+                       .round = (uint32_t)rng_below(key, (*counter)++, shape->rounds)};
+    list_ops(shape, at.rank, at.round, &ops);
+    if (ops.count == 0)
+        return false;
+    at.number = (size_t)rng_below(key, (*counter)++, ops.count);
+    at.op = ops.op[at.number];
+    at.joined = (at.op.flags & OP_MORE) || (at.number > 0 && (ops.op[at.number - 1].flags & OP_MORE));
+    if (which >= REVERSED)
+        return mutate_op(&at, at.number + 1 < ops.count ? &ops.op[at.number + 1] : NULL, which, drawn);
+    if (at.op.kind != OP_SEND)
+        return false;
+    find_partner(shape, &ops, &at);
+    at.joined |= (at.partner_op.flags & OP_MORE) != 0;
+    return mutate_message(shape, &at, which, drawn);
+}
+
+static void expect_drawn_found(const struct shape *good, const char *name, uint64_t seed, const struct drawn *drawn)
+{
+    struct algorithm algorithm = *good->algorithm;
+    struct edited edited = drawn->edited;
+    struct shape shape = *good;
+    struct verify_result result;
+    const struct edit *first = &edited.edits[0];
+    algorithm.emit = edited_emit;
+    algorithm.owner = good->algorithm->owner == NULL ? NULL : edited_owner;
+    edited.good = good;
+    shape.algorithm = &algorithm;
+    shape.state = &edited;
+    cr_assert_eq(verify_shape(&shape, &result), STATUS_OK, "%s", status_message());
+    cr_expect(drawn->faults & BIT(result.fault),
+              "%s for %d workers, seed %llu: %s (worker %d round %u op %zu) is %s: %s", name, good->workers,
+              (unsigned long long)seed, drawn->name, first->rank, (unsigned)first->round, first->number,
+              fault_name(result.fault), result.reason);
+}
+
+/* Some worker counts, of each mutation some places; every draw depends on the seed alone. */
+static size_t expect_random_mutants_found(const char *name, uint64_t seed)
+{
+    const uint64_t key = rng_key(seed, "mutants", 0, 0);
+    uint64_t counter = 0;
+    size_t found = 0;
+    struct layout layout;
+    struct spec spec;
+    struct shape *good = NULL;
+    const int workers = 2 + (int)rng_below(key, counter++, 11);
+    cr_assert_eq(spec_parse(name, &spec), STATUS_OK, "%s", status_message());
+    cr_assert_eq(layout_flat(workers, &layout), STATUS_OK);
+    const enum status status = spec_shape(&spec, &layout, 0, 1000, &good);
+    cr_assert(status == STATUS_OK || status == STATUS_REFUSED, "%s: %s", name, status_message());
+    for (int which = 0; good != NULL && which < RANDOM_MUTATIONS; which++)
+        for (int tries = 0; tries < 40; tries++) {
+            struct drawn drawn;
+            if (!draw_mutation(good, key, &counter, (enum random_mutation)which, &drawn))
+                continue;
+            expect_drawn_found(good, name, seed, &drawn);
+            found |= (size_t)1 << which;
+            break;
+        }
+    shape_destroy(good);
+    layout_release(&layout);
+    spec_release(&spec);
+    return found;
+}
+
+Test(mutants, at_random_places_of_every_algorithm)
+{
+    const char *given = getenv("CHORALE_TEST_SEED");
+    const uint64_t first = given != NULL ? strtoull(given, NULL, 10) : 1;
+    const size_t always = ((size_t)1 << SEND_DROPPED) | ((size_t)1 << RECEIVE_DROPPED) | ((size_t)1 << MESSAGE_DROPPED);
+    size_t count = 0;
+    const struct algorithm *const *algorithms = catalogue_algorithms(&count);
+    for (size_t i = 0; i < count; i++) {
+        size_t found = 0;
+        for (uint64_t seed = first; seed < first + 6 && algorithm_in_all(algorithms[i]); seed++)
+            found |= expect_random_mutants_found(algorithms[i]->name, seed);
+        cr_expect(!algorithm_in_all(algorithms[i]) || (found & always) == always, "%s: mutations have found no place",
+                  algorithms[i]->name);
     }
 }
 
