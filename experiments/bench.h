@@ -75,9 +75,17 @@ enum status bench_possible(const struct spec *spec, const struct layout *layout,
  * workers: input, output (one of them where all is in place) and `scratch` bytes more. */
 enum status bench_memory(const struct bench_settings *settings, int workers, size_t scratch) MUST_CHECK;
 
-/* Heads and rows in each format on stdout; JSON rows are collected. */
+/* Of the rows of one spec, for the lines under its table. */
+struct bench_totals {
+    double busbw, wrong;      /* sums over halves: GB/s, elements */
+    size_t measured, checked; /* halves */
+};
+
+/* Heads and rows in each format on stdout; JSON rows are collected. Under the table of a spec nccl-tests has two lines,
+ * which scripts look for: wrong elements ("N/A" without --check) and the mean of all bus bandwidths. */
 void bench_print_head(const struct bench_settings *settings, int workers, const char *transport);
 void bench_print_spec(const struct bench_settings *settings, const char *name, const char *timed);
-enum status bench_print_row(const struct bench_row *row, json_t *rows) MUST_CHECK;
+enum status bench_print_row(const struct bench_row *row, json_t *rows, struct bench_totals *totals) MUST_CHECK;
+void bench_print_end(const struct bench_settings *settings, const struct bench_totals *totals);
 
 #endif

@@ -256,8 +256,33 @@ static enum status json_row(const struct bench_row *row, int in_place, json_t *r
     return STATUS_OK;
 }
 
-enum status bench_print_row(const struct bench_row *row, json_t *rows)
+static void add_to_totals(const struct bench_row *row, struct bench_totals *totals)
 {
+    for (int h = 0; h < 2 && row->refused == NULL; h++) {
+        const struct bench_half *half = &row->half[h];
+        if (!half->measured)
+            continue;
+        totals->measured++;
+        totals->busbw += busbw(row, half);
+        totals->checked += isfinite(half->wrong);
+        totals->wrong += isfinite(half->wrong) ? half->wrong : 0;
+    }
+}
+
+void bench_print_end(const struct bench_settings *settings, const struct bench_totals *totals)
+{
+    if (settings->format != BENCH_NCCL || totals->measured == 0)
+        return;
+    if (totals->checked > 0)
+        printf("# Out of bounds values : %.0f %s\n", totals->wrong, totals->wrong > 0 ? "FAILED" : "OK");
+    else
+        printf("# Out of bounds values : N/A\n");
+    printf("# Avg bus bandwidth    : %g\n#\n", totals->busbw / (double)totals->measured);
+}
+
+enum status bench_print_row(const struct bench_row *row, json_t *rows, struct bench_totals *totals)
+{
+    add_to_totals(row, totals);
     const enum bench_format format = row->settings->format;
     const bool table = format == BENCH_NCCL || format == BENCH_OSU;
     if (table && row->decided_anew && row->decided != NULL)

@@ -171,9 +171,15 @@ static enum status read_plan(struct plan *plan)
 /* --------------------------------------------------------------------------------------------------------------- a
  * worker */
 
+struct output {
+    json_t *rows;               /* of all specs */
+    struct bench_totals totals; /* of this one */
+};
+
 static enum status take_row(void *context, const struct bench_row *row)
 {
-    return bench_print_row(row, context);
+    struct output *output = context;
+    return bench_print_row(row, output->rows, &output->totals);
 }
 
 static enum status say_json(const struct plan *plan, json_t *rows)
@@ -211,7 +217,7 @@ static enum status measure(const struct plan *plan, const struct worker *worker)
     enum status status = STATUS_OK;
     const bool speaks = job_rank(worker->job) == 0;
     size_t faults = 0;
-    json_t *rows = json_array();
+    struct output output = {.rows = json_array()};
     struct text transport = {0};
     comm_describe(worker->comm, &transport);
     if (speaks)
@@ -220,10 +226,12 @@ static enum status measure(const struct plan *plan, const struct worker *worker)
     for (size_t i = 0; i < plan->spec_count; i++) {
         if (speaks)
             TRY_TO(done, say_spec(worker, &plan->specs[i], &plan->settings));
-        TRY_TO(done, bench_spec(worker, &plan->specs[i], &plan->settings, take_row, rows, &faults));
+        output.totals = (struct bench_totals){0};
+        TRY_TO(done, bench_spec(worker, &plan->specs[i], &plan->settings, take_row, &output, &faults));
+        bench_print_end(&plan->settings, &output.totals); /* has nothing to say on other workers */
     }
     if (speaks && plan->settings.format == BENCH_JSON)
-        TRY_TO(done, say_json(plan, rows));
+        TRY_TO(done, say_json(plan, output.rows));
     if (faults > 0)
         status = fail(
             STATUS_FORMAT,
@@ -231,7 +239,7 @@ static enum status measure(const struct plan *plan, const struct worker *worker)
             "not have",
             faults);
 done:
-    json_decref(rows);
+    json_decref(output.rows);
     return status;
 }
 

@@ -556,6 +556,28 @@ Test(bench, nccl_heads_are_those_of_nccl_tests)
     outcome_release(&outcome);
 }
 
+/* The lines under the table, and the mean against the busbw columns of the only row, which have two decimals. */
+static void expect_nccl_end(const char *words, const char *wrong)
+{
+    struct outcome outcome;
+    double out_of_place = -1, in_place = -1, mean = -1;
+    program_run(words, &outcome);
+    cr_assert_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect(contains(outcome.out, wrong), "%s", outcome.out);
+    const char *row = strstr(outcome.out, "  float"), *end = strstr(outcome.out, "# Avg bus bandwidth    : ");
+    cr_assert(row != NULL && end != NULL, "%s", outcome.out);
+    cr_assert_eq(sscanf(row, " float sum -1 %*s %*s %lf %*s %*s %*s %lf", &out_of_place, &in_place), 2, "%s", row);
+    cr_assert_eq(sscanf(end, "# Avg bus bandwidth : %lf", &mean), 1, "%s", end);
+    cr_expect_float_eq(mean, (out_of_place + in_place) / 2, 0.0051, "%s", outcome.out);
+    outcome_release(&outcome);
+}
+
+Test(bench, nccl_ends_are_those_of_nccl_tests)
+{
+    expect_nccl_end("bench -n 2 -b 1M -e 1M --iters=1 -w 0 --check", "\n# Out of bounds values : 0 OK\n");
+    expect_nccl_end("bench -n 2 -b 1M -e 1M --iters=1 -w 0", "\n# Out of bounds values : N/A\n");
+}
+
 static void expect_osu_row(char *line, const void *context)
 {
     char *tokens[TOKENS_MOST];
