@@ -69,6 +69,22 @@ struct toy {
         }                                                                                                              \
     }
 
+/* Leaf 0 of a scratch plane of a shape of one chunk, or of the vector. */
+#define TOY_VECTOR (-1)
+#define TOY_LEAF_OF(plane)                                                                                             \
+    {                                                                                                                  \
+        .chunk = (plane) < 0 ? 0 : (plane), .chunks = 1, .buffer = (plane) < 0 ? BUFFER_VECTOR : BUFFER_SCRATCH        \
+    }
+/* REDUCE, COPY: from one of these to another */
+#define TOY_LOCAL(r, t, l, op_kind, op_flags, from, to)                                                                \
+    {                                                                                                                  \
+        (r),                                                                                                           \
+        {                                                                                                              \
+            .kind = (op_kind), .flags = (op_flags), .round = (t), .lane = (l), .peer = -1, .src = TOY_LEAF_OF(from),   \
+            .dst = TOY_LEAF_OF(to), .weight = 1                                                                        \
+        }                                                                                                              \
+    }
+
 /* A shape of `ops`; the toy and the ops must outlive it, nothing is to be freed. Rounds: up to the last op's. */
 struct shape toy_shape(struct toy *toy, int workers, uint32_t chunks, uint16_t lanes);
 

@@ -986,13 +986,6 @@ Test(mutants, with_lanes_that_touch_the_same_or_not)
     expect_fault(&overwritten, FAULT_RACE, "one lane writes what the other reads");
 }
 
-#define LOCAL(k, t, l, from, to, f)                                                                                    \
-    {                                                                                                                  \
-        0,                                                                                                             \
-        {                                                                                                              \
-            .kind = (k), .flags = (f), .round = (t), .lane = (l), .peer = -1, .src = from, .dst = to, .weight = 1      \
-        }                                                                                                              \
-    }
 #define PLANE_RECV(t, l, c)                                                                                            \
     {                                                                                                                  \
         0,                                                                                                             \
@@ -1005,15 +998,14 @@ Test(mutants, with_lanes_that_touch_the_same_or_not)
     TOY_SEND(1, 0, 1, 0, 0, 1), PLANE_RECV(0, 1, 0), __VA_ARGS__, TOY_SEND(0, 2, 0, 1, 0, 1), TOY_FENCE(1, 2, 0, 2),   \
         TOY_RECV(1, 2, 0, 0, 0, 1)
 TOY(scratch_waited_for,
-    THROUGH_SCRATCH(TOY_WAIT(0, 1, 0, 1, 0), LOCAL(OP_REDUCE, 1, 0, TOY_PLANE(0, 1), TOY_LEAVES(0, 1), OP_FINAL)));
-TOY(scratch_not_waited_for, THROUGH_SCRATCH(LOCAL(OP_REDUCE, 1, 0, TOY_PLANE(0, 1), TOY_LEAVES(0, 1), OP_FINAL)));
+    THROUGH_SCRATCH(TOY_WAIT(0, 1, 0, 1, 0), TOY_LOCAL(0, 1, 0, OP_REDUCE, OP_FINAL, 0, TOY_VECTOR)));
+TOY(scratch_not_waited_for, THROUGH_SCRATCH(TOY_LOCAL(0, 1, 0, OP_REDUCE, OP_FINAL, 0, TOY_VECTOR)));
 TOY(scratch_of_another_plane,
-    THROUGH_SCRATCH(TOY_WAIT(0, 1, 0, 1, 0), LOCAL(OP_REDUCE, 1, 0, TOY_PLANE(1, 1), TOY_LEAVES(0, 1), OP_FINAL)));
-TOY(scratch_copied, THROUGH_SCRATCH(TOY_WAIT(0, 1, 0, 1, 0), LOCAL(OP_COPY, 1, 0, TOY_PLANE(0, 1), TOY_PLANE(1, 1), 0),
-                                    LOCAL(OP_REDUCE, 1, 0, TOY_PLANE(1, 1), TOY_LEAVES(0, 1), OP_FINAL)));
-TOY(scratch_as_the_sum,
-    THROUGH_SCRATCH(TOY_WAIT(0, 1, 0, 1, 0), LOCAL(OP_REDUCE, 1, 0, TOY_LEAVES(0, 1), TOY_PLANE(0, 1), OP_FINAL),
-                    LOCAL(OP_COPY, 1, 0, TOY_PLANE(0, 1), TOY_LEAVES(0, 1), 0)));
+    THROUGH_SCRATCH(TOY_WAIT(0, 1, 0, 1, 0), TOY_LOCAL(0, 1, 0, OP_REDUCE, OP_FINAL, 1, TOY_VECTOR)));
+TOY(scratch_copied, THROUGH_SCRATCH(TOY_WAIT(0, 1, 0, 1, 0), TOY_LOCAL(0, 1, 0, OP_COPY, 0, 0, 1),
+                                    TOY_LOCAL(0, 1, 0, OP_REDUCE, OP_FINAL, 1, TOY_VECTOR)));
+TOY(scratch_as_the_sum, THROUGH_SCRATCH(TOY_WAIT(0, 1, 0, 1, 0), TOY_LOCAL(0, 1, 0, OP_REDUCE, OP_FINAL, TOY_VECTOR, 0),
+                                        TOY_LOCAL(0, 1, 0, OP_COPY, 0, 0, TOY_VECTOR)));
 
 static void expect_scratch(struct toy *toy, enum fault fault, const char *what)
 {

@@ -461,29 +461,20 @@ Test(verify, finds_one_wrong_weight_of_many)
 
 Test(verify, has_a_name_for_every_fault)
 {
-    for (int a = FAULT_NONE; a <= FAULT_TRAIT; a++)
+    for (int a = FAULT_NONE; a <= FAULT_ROUNDING; a++)
         for (int b = FAULT_NONE; b < a; b++)
             cr_expect_str_neq(fault_name((enum fault)a), fault_name((enum fault)b));
 }
 
 /* ---- rounding on the wire ---- */
 
-#define LOCAL(r, op_kind, op_flags, from, to)                                                                          \
-    {                                                                                                                  \
-        (r),                                                                                                           \
-        {                                                                                                              \
-            .kind = (op_kind), .flags = (op_flags), .peer = -1, .src = from, .dst = to, .weight = 1                    \
-        }                                                                                                              \
-    }
-
 /* Worker 0 keeps a copy of its input from before it was sent, and adds that: the same sum, but not of what worker 1
  * gets when the wire format rounds. */
-TOY(kept_unrounded, LOCAL(0, OP_COPY, 0, TOY_LEAVES(0, 1), TOY_PLANE(0, 1)), TOY_SEND(0, 0, 0, 1, 0, 1),
-    TOY_RECV(0, 0, 0, 1, 0, 1), LOCAL(0, OP_REDUCE, OP_FINAL, TOY_PLANE(0, 1), TOY_LEAVES(0, 1)),
-    TOY_SEND(1, 0, 0, 0, 0, 1), TOY_FINAL(1, 0, 0, 0, 0, 1));
-TOY(copied_after, TOY_SEND(0, 0, 0, 1, 0, 1), LOCAL(0, OP_COPY, 0, TOY_LEAVES(0, 1), TOY_PLANE(0, 1)),
-    TOY_RECV(0, 0, 0, 1, 0, 1), LOCAL(0, OP_REDUCE, OP_FINAL, TOY_PLANE(0, 1), TOY_LEAVES(0, 1)),
-    TOY_SEND(1, 0, 0, 0, 0, 1), TOY_FINAL(1, 0, 0, 0, 0, 1));
+TOY(kept_unrounded, TOY_LOCAL(0, 0, 0, OP_COPY, 0, TOY_VECTOR, 0), TOY_SEND(0, 0, 0, 1, 0, 1),
+    TOY_RECV(0, 0, 0, 1, 0, 1), TOY_LOCAL(0, 0, 0, OP_REDUCE, OP_FINAL, 0, TOY_VECTOR), TOY_SEND(1, 0, 0, 0, 0, 1),
+    TOY_FINAL(1, 0, 0, 0, 0, 1));
+TOY(copied_after, TOY_SEND(0, 0, 0, 1, 0, 1), TOY_LOCAL(0, 0, 0, OP_COPY, 0, TOY_VECTOR, 0), TOY_RECV(0, 0, 0, 1, 0, 1),
+    TOY_LOCAL(0, 0, 0, OP_REDUCE, OP_FINAL, 0, TOY_VECTOR), TOY_SEND(1, 0, 0, 0, 0, 1), TOY_FINAL(1, 0, 0, 0, 0, 1));
 
 Test(verify, equal_bits_hold_where_the_wire_format_rounds)
 {
