@@ -26,12 +26,12 @@ static const struct graph *const graphs[] = {
 
 static const struct preset presets[] = {
 #define PRESET(called, others, stands_for, says)                                                                       \
-    {.name = called, .aliases = others, .spec = stands_for, .summary = says},
+    {.name = (called), .aliases = (others), .spec = (stands_for), .summary = (says)},
 #include "algos/catalogue.def"
 };
 
 static const struct external externals[] = {
-#define EXTERNAL(module, called, says, from) {.stem = #module, .name = called, .summary = says, .source = from},
+#define EXTERNAL(module, called, says, from) {.stem = #module, .name = (called), .summary = (says), .source = (from)},
 #include "algos/catalogue.def"
 };
 
