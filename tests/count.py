@@ -2,7 +2,7 @@
 """Counts what ran, from CTest's log (Testing/Temporary/LastTest.log): one line a suite, then the sums.
 
 CTest knows programs only; what people want to know is how many tests there were, and that no suite was empty. So
-Criterion's own synthesis is read. A program without one (plain_*) is one test. A suite without a single test, or a
+Criterion's own synthesis is read. A program without one (plain_*, fuzz_*) is one test. A suite without a single test, or a
 leak that LeakSanitizer reports (Criterion passes such a test), is a failure.
 
 The log has all that a program said, but not how it ended; that is in the JUnit file (ctest --output-junit).
@@ -15,6 +15,7 @@ import sys
 import xml.etree.ElementTree
 
 BEGIN = re.compile(r"^\d+/\d+ Test: (\S+)$")
+ONE_TEST = re.compile(r"\.(plain|fuzz)_")
 SYNTHESIS = re.compile(r"Synthesis: Tested: (\d+) \| Passing: (\d+) \| Failing: (\d+) \| Crashing: (\d+)")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -54,10 +55,10 @@ def count(name, body, verdict):
     if synthesis and tested == 0:
         return 0, 1, 0, "has no tests"
     if verdict != "passed":
-        return passing, max(1, failing + crashing), 0, "fails" if synthesis or ".plain_" in name else "ended before its last test"
+        return passing, max(1, failing + crashing), 0, "fails" if synthesis or ONE_TEST.search(name) else "ended before its last test"
     if synthesis:
         return passing, failing + crashing, tested - passing - failing - crashing, ""
-    if ".plain_" in name:
+    if ONE_TEST.search(name):
         return 1, 0, 0, ""
     return 0, 1, 0, "did not say what it tested"
 
