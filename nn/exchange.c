@@ -71,8 +71,9 @@ static enum status check_bits(const struct exchanges *exchanges, const struct sh
     if (shape->workers == 1 || !spec_is_exact(exchanges->spec) || (shape->traits & TRAIT_EQUAL_BITS) != 0)
         return STATUS_OK;
     return fail(STATUS_REFUSED,
-                "%s: the sums of %d workers differ in their last bits, so parameters would drift apart: take one with "
-                "equal-bits (chorale list)",
+                "%s: it does not promise %d workers equal bits, so their parameters might drift apart: take one with "
+                "equal-bits (chorale list); one of your own that chorale verify finds to have them declares "
+                "TRAIT_EQUAL_BITS",
                 exchanges->name, shape->workers);
 }
 
