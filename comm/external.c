@@ -68,12 +68,7 @@ static enum status load(const char *stem, struct external_library *library)
     return STATUS_OK;
 }
 
-static int gather_through_job(void *context, const void *mine, size_t bytes, void *all)
-{
-    return job_allgather(context, mine, bytes, all) == STATUS_OK ? 0 : 1;
-}
-
-enum status external_open(const char *stem, struct job *job, struct external_library **out)
+enum status external_open(const char *stem, struct external_library **out)
 {
     enum status status = STATUS_OK;
     char message[EXTERNAL_MESSAGE_BYTES] = "";
@@ -82,18 +77,12 @@ enum status external_open(const char *stem, struct job *job, struct external_lib
     struct external_library *library = memory;
     snprintf(library->stem, sizeof library->stem, "%s", stem);
     TRY_TO(done, load(stem, library));
-    if (job != NULL)
-        library->place =
-            (struct external_place){.rank = job_rank(job), .size = job_size(job), .local_rank = job_local_rank(job)};
-    if (job == NULL && !library->module->brings_job)
-        TRY_TO(done, fail(STATUS_INTERNAL, "external %s: it needs a job", stem));
-    if (library->module->open(&library->place, gather_through_job, job, message) != 0)
+    if (library->module->open(&library->place, message) != 0)
         TRY_TO(done, fail(STATUS_UNAVAILABLE, "external %s: %s", stem, message));
     *out = library;
 done:
-    if (status < 0) { /* a library that has been loaded stays: MPI's do not survive their unloading */
+    if (status < 0) /* what has been loaded stays: an MPI does not survive its unloading */
         free(library);
-    }
     return status;
 }
 
@@ -110,8 +99,6 @@ static enum status gather(void *context, const void *mine, size_t bytes, void *a
 
 enum status external_job(struct external_library *library, const struct job_options *options, struct job **job)
 {
-    if (!library->module->brings_job)
-        return fail(STATUS_INTERNAL, "external %s: it brings no job", library->stem);
     const struct job_manager manager = {.rank = library->place.rank,
                                         .size = library->place.size,
                                         .local_rank = library->place.local_rank,
@@ -131,11 +118,6 @@ enum status external_allreduce(struct external_library *library, const void *inp
     return STATUS_OK;
 }
 
-const struct external_module *external_memory(const struct external_library *library)
-{
-    return library->module->allocate != NULL ? library->module : NULL;
-}
-
 void external_describe(const struct external_library *library, struct text *text)
 {
     char words[EXTERNAL_MESSAGE_BYTES] = "";
@@ -145,8 +127,7 @@ void external_describe(const struct external_library *library, struct text *text
 
 void external_abort(struct external_library *library, int exit_code)
 {
-    if (library->module->abort != NULL)
-        library->module->abort(exit_code);
+    library->module->abort(exit_code);
 }
 
 void external_close(struct external_library *library)

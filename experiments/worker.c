@@ -123,7 +123,7 @@ static enum status join(const struct job_options *options, struct worker *worker
     const char *manager = job_is_worker() ? NULL : external_manager();
     if (manager == NULL)
         return job_join(options, &worker->job);
-    TRY(external_open(manager, NULL, &worker->library));
+    TRY(external_open(manager, &worker->library));
     return external_job(worker->library, options, &worker->job);
 }
 

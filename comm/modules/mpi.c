@@ -47,11 +47,9 @@ static int find_place(struct external_place *place, char *message)
     return failed(MPI_Comm_free(&node), "MPI_Comm_free", message);
 }
 
-static int mpi_open(struct external_place *place, external_gather_fn *gather, void *context, char *message)
+static int mpi_open(struct external_place *place, char *message)
 {
     int provided = 0;
-    (void)gather;
-    (void)context;
     if (failed(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread", message))
         return 1;
     return duplicate(&all_workers, message) || duplicate(&bootstrap, message) || find_place(place, message);
@@ -158,7 +156,6 @@ static void mpi_close(void)
 __attribute__((visibility("default"))) extern const struct external_module chorale_external;
 const struct external_module chorale_external = {
     .version = EXTERNAL_VERSION,
-    .brings_job = 1,
     .open = mpi_open,
     .gather = mpi_gather,
     .allreduce = mpi_allreduce,
