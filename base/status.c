@@ -7,13 +7,30 @@
 
 #define MESSAGE_SIZE 1024
 
-static _Thread_local char message[MESSAGE_SIZE];
+static char *own_buffer(void)
+{
+    static _Thread_local char message[MESSAGE_SIZE];
+    return message;
+}
+
+static status_buffer_fn *buffer_of_thread = own_buffer; /* changed once, by whoever loads this copy as a module */
+
+status_buffer_fn *status_buffer(void)
+{
+    return buffer_of_thread;
+}
+
+void status_share(status_buffer_fn *buffer)
+{
+    buffer_of_thread = buffer;
+}
 
 static void message_store(const char *text)
 {
+    char *message = buffer_of_thread();
     size_t length = strlen(text);
-    if (length >= sizeof message)
-        length = sizeof message - 1;
+    if (length >= MESSAGE_SIZE)
+        length = MESSAGE_SIZE - 1;
     memmove(message, text, length);
     message[length] = '\0';
     for (size_t i = 0; i < length; i++)
@@ -43,19 +60,19 @@ enum status fail_context(enum status status, const char *format, ...)
     if (written < 0)
         return status;
     char text[2 * MESSAGE_SIZE + 2];
-    if (snprintf(text, sizeof text, "%s: %s", prefix, message) >= 0)
+    if (snprintf(text, sizeof text, "%s: %s", prefix, buffer_of_thread()) >= 0)
         message_store(text);
     return status;
 }
 
 const char *status_message(void)
 {
-    return message;
+    return buffer_of_thread();
 }
 
 void status_clear(void)
 {
-    message[0] = '\0';
+    buffer_of_thread()[0] = '\0';
 }
 
 const char *status_name(enum status status)

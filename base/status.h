@@ -37,6 +37,11 @@ enum status fail_context(enum status status, const char *format, ...) __attribut
 const char *status_message(void);
 void status_clear(void);
 
+/* Where this thread's explanation is stored. A module with its own copy of this file stores it where the program does. */
+typedef char *status_buffer_fn(void);
+status_buffer_fn *status_buffer(void);
+void status_share(status_buffer_fn *buffer); /* of the program; before anything else is called, once */
+
 /* "timeout", "peer-lost", ...: a stable word for each status, never NULL. */
 const char *status_name(enum status status);
 

@@ -1,18 +1,14 @@
 /* external.c - loading a module, and calling it with our status instead of its message. */
-#define _GNU_SOURCE /* dlopen in a static build's eyes */
 #include "comm/external.h"
 
-#include <dlfcn.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/memory.h"
+#include "base/module.h"
 
 struct external_library {
-    void *handle;
     const struct external_module *module;
     struct external_place place;
     char stem[32];
@@ -33,38 +29,21 @@ const char *external_manager(void)
     return NULL;
 }
 
-/* chorale-external-STEM.so in the program's folder. */
-static enum status module_path(const char *stem, char *path, size_t size)
-{
-    char program[PATH_MAX];
-    const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (length <= 0)
-        return fail(STATUS_IO, "external %s: the program's own path can't be read from /proc/self/exe", stem);
-    program[length] = '\0';
-    char *slash = strrchr(program, '/');
-    if (slash != NULL)
-        *slash = '\0';
-    if (snprintf(path, size, "%s/chorale-external-%s.so", program, stem) >= (int)size)
-        return fail(STATUS_IO, "external %s: the path of its module is too long", stem);
-    return STATUS_OK;
-}
-
 static enum status load(const char *stem, struct external_library *library)
 {
-    char path[PATH_MAX + 64];
-    TRY(module_path(stem, path, sizeof path));
-    if (access(path, R_OK) != 0)
-        return fail(STATUS_UNAVAILABLE,
-                    "external %s: no module %s: it is built when the library's development files are installed at "
-                    "configuration (Debian: libopenmpi-dev, libmpich-dev)",
-                    stem, path);
-    library->handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* global: Open MPI's own plug-ins look for its symbols */
-    if (library->handle == NULL)
-        return fail(STATUS_UNAVAILABLE, "external %s: %s", stem, dlerror());
-    library->module = dlsym(library->handle, EXTERNAL_SYMBOL);
-    if (library->module == NULL || library->module->version != EXTERNAL_VERSION)
-        return fail(STATUS_UNAVAILABLE, "external %s: %s belongs to another version of this program: build both anew",
-                    stem, path);
+    char what[48], file[64];
+    snprintf(what, sizeof what, "external %s", stem);
+    snprintf(file, sizeof file, "chorale-external-%s", stem);
+    const struct module_request request = {.what = what,
+                                           .file = file,
+                                           .symbol = EXTERNAL_SYMBOL,
+                                           .version = EXTERNAL_VERSION,
+                                           .cure = "it is built when the library's development files are installed at "
+                                                   "configuration (Debian: libopenmpi-dev, libmpich-dev)",
+                                           .global = true}; /* Open MPI's own plug-ins look for its symbols */
+    const void *table = NULL;
+    TRY(module_load(&request, &table));
+    library->module = table;
     return STATUS_OK;
 }
 

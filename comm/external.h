@@ -1,6 +1,6 @@
 /* external.h - collectives of other libraries: modules that are loaded on demand, and the jobs that some of them bring.
  *
- * A module is a shared library beside the program, chorale-external-STEM.so, which exports one struct external_module
+ * A module is a shared library, chorale-external-STEM.so (base/module.h), which exports one struct external_module
  * under the name chorale_external. It is linked with the library that it stands for and with nothing of ours, so that
  * the program itself needs none of these libraries.
  *
