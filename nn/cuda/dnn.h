@@ -1,0 +1,176 @@
+/* dnn.h - the only door to cuDNN (9): convolutions on its graph API (or its legacy calls), and batch normalisation.
+ *
+ * A convolution is created in three steps: dnn_convolution_create() plans its directions and knows their workspace;
+ * dnn_convolution_choose() times the candidates on this card, once for each distinct shape, unless the plan file knows
+ * the answer; then dnn_convolution_forward(), _backward_data() and _backward_filter() only put work on the stream:
+ * no allocation (as long as the addresses stay the same), no synchronisation, no choice.
+ *
+ * Layouts: activations NHWC; x (N, H, W, C), y (N, P, Q, K), P = (H + 2 padding - R) / stride + 1; filters (K, R, S, C).
+ * Cross-correlation, no bias, f32 accumulation; outputs are overwritten. Addresses are of the device, 16-byte aligned;
+ * an 8 for the channels of 16-bit types (the stem's 3 padded to 8) keeps tensor cores without a conversion.
+ *
+ * Without a GPU: a device description (cuDNN's JSON of device properties, as dnn_description() writes it) is enough to
+ * plan; dnn_planning() says that nothing can be run. With cuDNN's library of another major version, or a driver that is
+ * missing, dnn_open() is STATUS_UNAVAILABLE with the library's words.
+ *
+ * Errors: STATUS_UNAVAILABLE no device or library; STATUS_REFUSED the library has no engine for it (the text says
+ * what was asked); STATUS_NO_MEMORY; STATUS_INTERNAL a call that should not fail, with the library's words.
+ * One thread at a time for a struct dnn and all that was made with it.
+ */
+#ifndef CHORALE_NN_CUDA_DNN_H
+#define CHORALE_NN_CUDA_DNN_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/text.h"
+
+struct dnn; /* a handle on one device and one stream, the plans of all shapes, and what the plan file says */
+
+struct dnn_request {
+    bool planning;           /* no device is touched: description is needed                                    */
+    int device;              /* CUDA's number of the device, already set by the caller for this thread         */
+    cudaStream_t stream;     /* all work is put on it; owned by the caller                                     */
+    const char *description; /* the device's properties (JSON text); NULL: the device is asked                 */
+    const char *plan_file;   /* read at open if it is there, written by dnn_remember(); NULL: none             */
+};
+
+/* STATUS_FORMAT (with file and line) when the plan file is damaged. */
+enum status dnn_open(const struct dnn_request *request, struct dnn **dnn) MUST_CHECK;
+void dnn_close(struct dnn *dnn); /* accepts NULL; after everything made with it */
+bool dnn_planning(const struct dnn *dnn);
+/* "cuDNN 9.19.0" */
+void dnn_describe(const struct dnn *dnn, struct text *text);
+/* The device's properties in cuDNN's JSON: what `description` takes. */
+enum status dnn_description(const struct dnn *dnn, struct text *text) MUST_CHECK;
+
+/* Time for one piece of work on the stream, microseconds: warm-up, then the median of a few runs between events. It
+ * synchronises with the stream: for choosing, before training. `work` puts the work on the stream once. */
+enum status dnn_measure(struct dnn *dnn, enum status (*work)(void *argument), void *argument,
+                        double *microseconds) MUST_CHECK;
+
+/* ---- convolutions ---- */
+
+enum dnn_direction { DNN_FORWARD, DNN_BACKWARD_DATA, DNN_BACKWARD_FILTER, DNN_DIRECTIONS };
+enum dnn_implementation { DNN_GRAPH, DNN_LEGACY };
+
+const char *dnn_direction_name(enum dnn_direction direction);                /* "forward", "backward-data", ... */
+const char *dnn_implementation_name(enum dnn_implementation implementation); /* "graph", "legacy"               */
+
+struct dnn_convolution_request {
+    const char *name;                /* of the layer, for messages                                                  */
+    enum dtype type;                 /* of x, w, y, dx, dy: f32, bf16 or f16                                        */
+    enum dtype filter_gradient;      /* of dw: f32, or `type`                                                       */
+    bool tf32;                       /* f32: products may be rounded to 10 bits of mantissa (tensor cores)          */
+    int batch;                       /* N */
+    int in_channels;                 /* C: padded already                                                           */
+    int in_height, in_width;         /* H, W                                                                        */
+    int out_channels;                /* K                                                                           */
+    int kernel_height, kernel_width; /* R, S                                                                   */
+    int stride, padding;             /* the same both ways                                                          */
+    bool no_backward_data;           /* the first layer needs no dx: not planned, no workspace                      */
+    bool no_backward;                /* forward only (evaluation of another batch size)                             */
+    bool deterministic;              /* engines that add up in no fixed order are left out; part of the key         */
+    size_t workspace_cap;            /* bytes; engines that want more are left out                                  */
+    int candidates;                  /* how many engines are timed for each direction; 0: 4                         */
+    enum dnn_implementation implementation; /* legacy needs a device                                           */
+};
+
+/* What computes one direction. */
+struct dnn_choice {
+    char engine[96];     /* "graph 8 2=2 4=1": engine and knobs; "legacy 1 tensor-core": algorithm and math type */
+    size_t workspace;    /* bytes                                                                            */
+    bool tensor_core;    /* by the engine's numerical notes                                                  */
+    bool deterministic;  /* no note of the contrary                                                          */
+    bool chosen;         /* by timing or from the plan file; else the heuristics' first                      */
+    double microseconds; /* measured; 0: never                                                               */
+};
+
+struct dnn_convolution;
+
+/* Convolutions of equal shape share their plans. *convolution holds what it needs of the request. */
+enum status dnn_convolution_create(struct dnn *dnn, const struct dnn_convolution_request *request,
+                                   struct dnn_convolution **convolution) MUST_CHECK;
+void dnn_convolution_destroy(struct dnn_convolution *convolution); /* accepts NULL */
+
+/* Bytes of workspace that any direction may want: the largest candidate until dnn_convolution_choose(), then what was
+ * chosen. One workspace, sized for the largest convolution, serves all (they follow each other on the stream); 256-byte
+ * aligned. */
+size_t dnn_convolution_workspace(const struct dnn_convolution *convolution);
+
+/* Device memory for timing. x and y are also dx and dy; ALL of it but w may be overwritten, so it is called before
+ * training with memory that holds nothing yet. Contents don't matter, as long as they are finite. */
+struct dnn_buffers {
+    void *x, *w, *y, *dw;
+    void *workspace;
+    size_t workspace_bytes;
+};
+
+/* Whether a direction is still to be timed: false for what the file knows or an equal shape has settled already. */
+bool dnn_convolution_open_choice(const struct dnn_convolution *convolution);
+/* Time the candidates of each direction and keep the fastest. Nothing to do: returns at once. Synchronises. A candidate
+ * that fails to run is left out; STATUS_REFUSED when all fail. STATUS_UNAVAILABLE when planning only. */
+enum status dnn_convolution_choose(struct dnn_convolution *convolution, const struct dnn_buffers *buffers) MUST_CHECK;
+
+/* The choice at hand; NULL for a direction that was not asked for. Valid until the next choose. */
+const struct dnn_choice *dnn_convolution_choice(const struct dnn_convolution *convolution,
+                                                enum dnn_direction direction);
+
+/* y = x * w */
+enum status dnn_convolution_forward(struct dnn_convolution *convolution, const void *x, const void *w, void *y,
+                                    void *workspace) MUST_CHECK;
+/* dx from w and dy */
+enum status dnn_convolution_backward_data(struct dnn_convolution *convolution, const void *w, const void *dy, void *dx,
+                                          void *workspace) MUST_CHECK;
+/* dw from x and dy */
+enum status dnn_convolution_backward_filter(struct dnn_convolution *convolution, const void *x, const void *dy,
+                                            void *dw, void *workspace) MUST_CHECK;
+
+/* Write what was chosen into the plan file (none: nothing to do), beside what others have written there meanwhile.
+ * Several workers may do so at once: the file is always whole; a line that is lost is measured again. */
+enum status dnn_remember(struct dnn *dnn) MUST_CHECK;
+
+/* ---- batch normalisation: cuDNN's, an alternative to our own kernels ---- */
+
+enum dnn_norm_kind { DNN_NORM, DNN_NORM_RELU, DNN_NORM_ADD_RELU }; /* y = bn(x); max(bn(x), 0); max(bn(x) + z, 0) */
+
+struct dnn_norm_request {
+    const char *name; /* of the layer, for messages */
+    enum dnn_norm_kind kind;
+    enum dtype type; /* of x, y, z and their gradients */
+    int batch, channels, height, width;
+};
+
+struct dnn_norm;
+
+/* Ask the library for it: STATUS_REFUSED where it has none for this type and shape, STATUS_UNAVAILABLE when planning
+ * only. */
+enum status dnn_norm_create(struct dnn *dnn, const struct dnn_norm_request *request, struct dnn_norm **norm) MUST_CHECK;
+void dnn_norm_destroy(struct dnn_norm *norm);           /* accepts NULL */
+size_t dnn_norm_workspace(const struct dnn_norm *norm); /* bytes, shared like the convolutions' */
+size_t dnn_norm_reserve(const struct dnn_norm *norm);   /* bytes of its own from forward to backward */
+
+/* Addresses of one batch norm. f32: gamma, beta, dgamma, dbeta, running_*, saved_* (C each). Fields that a call doesn't
+ * name may be NULL. */
+struct dnn_norm_tensors {
+    const void *x, *z; /* z: only of ADD_RELU                                        */
+    void *y;
+    const void *dy;
+    void *dx, *dz;
+    const float *gamma, *beta;
+    float *dgamma, *dbeta;                  /* overwritten                                                */
+    float *running_mean, *running_variance; /* running = (1 - momentum) running + momentum new; variance by n/(n-1) */
+    float *saved_mean, *saved_inverse_deviation; /* 1/sqrt(variance + epsilon), biased variance        */
+    void *workspace, *reserve;
+};
+
+/* Reads x, z, gamma, beta; writes y, running_*, saved_*, reserve. */
+enum status dnn_norm_forward(struct dnn_norm *norm, const struct dnn_norm_tensors *tensors, double momentum,
+                             double epsilon) MUST_CHECK;
+/* Reads x, y, dy, gamma, beta, saved_*, reserve; writes dx, dz, dgamma, dbeta. */
+enum status dnn_norm_backward(struct dnn_norm *norm, const struct dnn_norm_tensors *tensors, double epsilon) MUST_CHECK;
+
+#endif
