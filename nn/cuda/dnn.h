@@ -7,7 +7,9 @@
  *
  * Layouts: activations NHWC; x (N, H, W, C), y (N, P, Q, K), P = (H + 2 padding - R) / stride + 1; filters (K, R, S, C).
  * Cross-correlation, no bias, f32 accumulation; outputs are overwritten. Addresses are of the device, 16-byte aligned;
- * an 8 for the channels of 16-bit types (the stem's 3 padded to 8) keeps tensor cores without a conversion.
+ * channels of 16-bit types are padded to 8 (the stem's 3), which keeps tensor cores busy without a conversion.
+ *
+ * dw has the type of x and dy: none of cuDNN 9.19's 75 engines computes an f32 dw from 16-bit x and dy (asked for sm_90).
  *
  * Without a GPU: a device description (cuDNN's JSON of device properties, as dnn_description() writes it) is enough to
  * plan; dnn_planning() says that nothing can be run. With cuDNN's library of another major version, or a driver that is
@@ -17,6 +19,15 @@
  * what was asked); STATUS_NO_MEMORY; STATUS_INTERNAL a call that should not fail, with the library's words.
  * One thread at a time for a struct dnn and all that was made with it.
  */
+/* For a stand-in of cuDNN's execution: only these calls need a device: cudnnCreate, cudnnDestroy, cudnnSetStream,
+ * cudnnBackendExecute, cudnnGetConvolution{Forward,BackwardData,BackwardFilter}Algorithm_v7, cudnnConvolution{Forward,
+ * BackwardData,BackwardFilter}, and the six of batch norm's Ex family; with a description all others work without one.
+ * What cudnnBackendExecute is to compute is in the plan's CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION: "operationGraph"
+ * has "nodes"[0] ("operation", "pad", "stride", and the names of its tensors: "X" or "dX", "W" or "dW", "Y" or "dY") and
+ * "tensors" ("name", "dataType", "dim" in the order n, c, h, w, "stride"); a name is the decimal of the unique id:
+ * 'x' 120, 'w' 119, 'y' 121. (cuDNN 9.19 gives the operations of a graph back to nobody.) Addresses are in the variant
+ * pack, which can't be read either: look on as cudnnBackendSetAttribute sets CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
+ * _DATA_POINTERS and _WORKSPACE. Legacy descriptors can be read back by their Get functions. */
 #ifndef CHORALE_NN_CUDA_DNN_H
 #define CHORALE_NN_CUDA_DNN_H
 
@@ -31,11 +42,11 @@
 struct dnn; /* a handle on one device and one stream, the plans of all shapes, and what the plan file says */
 
 struct dnn_request {
-    bool planning;           /* no device is touched: description is needed                                    */
-    int device;              /* CUDA's number of the device, already set by the caller for this thread         */
-    cudaStream_t stream;     /* all work is put on it; owned by the caller                                     */
-    const char *description; /* the device's properties (JSON text); NULL: the device is asked                 */
-    const char *plan_file;   /* read at open if it is there, written by dnn_remember(); NULL: none             */
+    bool planning;           /* no device is touched: description is needed */
+    int device;              /* CUDA's number of the device, already set by the caller for this thread */
+    cudaStream_t stream;     /* all work is put on it; owned by the caller */
+    const char *description; /* the device's properties (JSON text); NULL: the device is asked */
+    const char *plan_file;   /* read at open if it is there, written by dnn_remember(); NULL: none */
 };
 
 /* STATUS_FORMAT (with file and line) when the plan file is damaged. */
@@ -58,35 +69,34 @@ enum dnn_direction { DNN_FORWARD, DNN_BACKWARD_DATA, DNN_BACKWARD_FILTER, DNN_DI
 enum dnn_implementation { DNN_GRAPH, DNN_LEGACY };
 
 const char *dnn_direction_name(enum dnn_direction direction);                /* "forward", "backward-data", ... */
-const char *dnn_implementation_name(enum dnn_implementation implementation); /* "graph", "legacy"               */
+const char *dnn_implementation_name(enum dnn_implementation implementation); /* "graph", "legacy" */
 
 struct dnn_convolution_request {
-    const char *name;                /* of the layer, for messages                                                  */
-    enum dtype type;                 /* of x, w, y, dx, dy: f32, bf16 or f16                                        */
-    enum dtype filter_gradient;      /* of dw: f32, or `type`                                                       */
-    bool tf32;                       /* f32: products may be rounded to 10 bits of mantissa (tensor cores)          */
-    int batch;                       /* N */
-    int in_channels;                 /* C: padded already                                                           */
-    int in_height, in_width;         /* H, W                                                                        */
-    int out_channels;                /* K                                                                           */
-    int kernel_height, kernel_width; /* R, S                                                                   */
-    int stride, padding;             /* the same both ways                                                          */
-    bool no_backward_data;           /* the first layer needs no dx: not planned, no workspace                      */
-    bool no_backward;                /* forward only (evaluation of another batch size)                             */
-    bool deterministic;              /* engines that add up in no fixed order are left out; part of the key         */
-    size_t workspace_cap;            /* bytes; engines that want more are left out                                  */
-    int candidates;                  /* how many engines are timed for each direction; 0: 4                         */
-    enum dnn_implementation implementation; /* legacy needs a device                                           */
+    const char *name;                       /* of the layer, for messages */
+    enum dtype type;                        /* of x, w, y, dx, dy, dw: f32, bf16 or f16 */
+    bool tf32;                              /* f32: products may be rounded to 10 bits of mantissa (tensor cores) */
+    int batch;                              /* N */
+    int in_channels;                        /* C: padded already */
+    int in_height, in_width;                /* H, W */
+    int out_channels;                       /* K */
+    int kernel_height, kernel_width;        /* R, S */
+    int stride, padding;                    /* the same both ways */
+    bool no_backward_data;                  /* the first layer needs no dx: not planned, no workspace */
+    bool no_backward;                       /* forward only (evaluation of another batch size) */
+    bool deterministic;                     /* engines that add up in no fixed order are left out; part of the key */
+    size_t workspace_cap;                   /* bytes; engines that want more are left out */
+    int candidates;                         /* how many engines are timed for each direction; 0: 8 */
+    enum dnn_implementation implementation; /* legacy needs a device */
 };
 
 /* What computes one direction. */
 struct dnn_choice {
-    char engine[96];     /* "graph 8 2=2 4=1": engine and knobs; "legacy 1 tensor-core": algorithm and math type */
-    size_t workspace;    /* bytes                                                                            */
-    bool tensor_core;    /* by the engine's numerical notes                                                  */
-    bool deterministic;  /* no note of the contrary                                                          */
-    bool chosen;         /* by timing or from the plan file; else the heuristics' first                      */
-    double microseconds; /* measured; 0: never                                                               */
+    char engine[160];    /* graph: "62:2=4,13=0", engine and knobs; legacy: "1:tensor-core", algorithm and math type */
+    size_t workspace;    /* bytes */
+    bool tensor_core;    /* by the engine's numerical notes */
+    bool deterministic;  /* no note of the contrary */
+    bool chosen;         /* by timing or from the plan file; else the heuristics' first */
+    double microseconds; /* measured; 0: never */
 };
 
 struct dnn_convolution;
@@ -110,7 +120,7 @@ struct dnn_buffers {
 };
 
 /* Whether a direction is still to be timed: false for what the file knows or an equal shape has settled already. */
-bool dnn_convolution_open_choice(const struct dnn_convolution *convolution);
+bool dnn_convolution_undecided(const struct dnn_convolution *convolution);
 /* Time the candidates of each direction and keep the fastest. Nothing to do: returns at once. Synchronises. A candidate
  * that fails to run is left out; STATUS_REFUSED when all fail. STATUS_UNAVAILABLE when planning only. */
 enum status dnn_convolution_choose(struct dnn_convolution *convolution, const struct dnn_buffers *buffers) MUST_CHECK;
@@ -156,14 +166,14 @@ size_t dnn_norm_reserve(const struct dnn_norm *norm);   /* bytes of its own from
 /* Addresses of one batch norm. f32: gamma, beta, dgamma, dbeta, running_*, saved_* (C each). Fields that a call doesn't
  * name may be NULL. */
 struct dnn_norm_tensors {
-    const void *x, *z; /* z: only of ADD_RELU                                        */
+    const void *x, *z; /* z: only of ADD_RELU */
     void *y;
     const void *dy;
     void *dx, *dz;
     const float *gamma, *beta;
-    float *dgamma, *dbeta;                  /* overwritten                                                */
+    float *dgamma, *dbeta;                  /* overwritten */
     float *running_mean, *running_variance; /* running = (1 - momentum) running + momentum new; variance by n/(n-1) */
-    float *saved_mean, *saved_inverse_deviation; /* 1/sqrt(variance + epsilon), biased variance        */
+    float *saved_mean, *saved_inverse_deviation; /* 1/sqrt(variance + epsilon), biased variance */
     void *workspace, *reserve;
 };
 
