@@ -66,6 +66,7 @@ struct device_ops {
     enum status (*queue_create)(struct device *device, struct device_queue **queue);
     void (*queue_destroy)(struct device_queue *queue);      /* accepts NULL; its work must be done */
     struct device_queue *(*compute)(struct device *device); /* where a backend computes: the device's own */
+    void *(*native)(struct device_queue *queue);            /* as libraries of the device call it: cudaStream_t */
 
     enum status (*event_create)(struct device *device, struct device_event **event);
     void (*event_destroy)(struct device_event *event); /* accepts NULL */

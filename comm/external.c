@@ -12,6 +12,9 @@ struct external_library {
     const struct external_module *module;
     struct external_place place;
     char stem[32];
+    struct device *device; /* in whose memory its vectors lie; NULL: host memory */
+    struct job *job;       /* that it was given; NULL: it brings one           */
+    struct external_given given;
 };
 
 static bool is_set(const char *name)
@@ -39,7 +42,8 @@ static enum status load(const char *stem, struct external_library *library)
                                            .symbol = EXTERNAL_SYMBOL,
                                            .version = EXTERNAL_VERSION,
                                            .cure = "it is built when the library's development files are installed at "
-                                                   "configuration (Debian: libopenmpi-dev, libmpich-dev)",
+                                                   "configuration (Debian: libopenmpi-dev, libmpich-dev; NCCL with the "
+                                                   "CUDA toolkit)",
                                            .global = true}; /* Open MPI's own plug-ins look for its symbols */
     const void *table = NULL;
     TRY(module_load(&request, &table));
@@ -47,22 +51,61 @@ static enum status load(const char *stem, struct external_library *library)
     return STATUS_OK;
 }
 
-enum status external_open(const char *stem, struct external_library **out)
+static enum status create(const char *stem, struct external_library **out)
 {
-    enum status status = STATUS_OK;
-    char message[EXTERNAL_MESSAGE_BYTES] = "";
     void *memory = NULL;
     TRY(memory_zeroed(&memory, 1, sizeof(struct external_library)));
     struct external_library *library = memory;
     snprintf(library->stem, sizeof library->stem, "%s", stem);
-    TRY_TO(done, load(stem, library));
-    if (library->module->open(&library->place, message) != 0)
-        TRY_TO(done, fail(STATUS_UNAVAILABLE, "external %s: %s", stem, message));
-    *out = library;
-done:
-    if (status < 0) /* what has been loaded stays: an MPI does not survive its unloading */
+    const enum status status = load(stem, library);
+    if (status < 0)
         free(library);
+    else
+        *out = library;
     return status;
+}
+
+/* After a failure what has been loaded stays: an MPI does not survive its unloading. */
+enum status external_open(const char *stem, struct external_library **out)
+{
+    char message[EXTERNAL_MESSAGE_BYTES] = "";
+    struct external_library *library = NULL;
+    TRY(create(stem, &library));
+    if (library->module->open == NULL || library->module->open(&library->place, message) != 0) {
+        free(library);
+        return fail(STATUS_UNAVAILABLE, "external %s: %s", stem, message);
+    }
+    *out = library;
+    return STATUS_OK;
+}
+
+/* ---- a job that it is given ---- */
+
+static int gather_for(void *context, const void *mine, size_t bytes, void *all, char *message)
+{
+    if (job_allgather(context, mine, bytes, all) >= 0)
+        return 0;
+    snprintf(message, EXTERNAL_MESSAGE_BYTES, "%s", status_message());
+    return 1;
+}
+
+enum status external_join(const char *stem, struct job *job, struct device *device, struct external_library **out)
+{
+    char message[EXTERNAL_MESSAGE_BYTES] = "";
+    struct external_library *library = NULL;
+    TRY(create(stem, &library));
+    library->job = job;
+    library->device = device;
+    library->place =
+        (struct external_place){.rank = job_rank(job), .size = job_size(job), .local_rank = job_local_rank(job)};
+    library->given = (struct external_given){
+        .place = library->place, .device = device->number, .gather = gather_for, .context = job};
+    if (library->module->join == NULL || library->module->join(&library->given, message) != 0) {
+        free(library);
+        return fail(STATUS_REFUSED, "external %s: %s", stem, message);
+    }
+    *out = library;
+    return STATUS_OK;
 }
 
 /* ---- the job that it brings ---- */
@@ -92,7 +135,9 @@ enum status external_allreduce(struct external_library *library, const void *inp
                                enum dtype dtype, enum reduce_op op)
 {
     char message[EXTERNAL_MESSAGE_BYTES] = "";
-    if (library->module->allreduce(input, output, count, dtype, op, message) != 0)
+    struct device *device = library->device;
+    void *queue = device != NULL ? device->ops->native(device->ops->compute(device)) : NULL;
+    if (library->module->allreduce(input, output, count, dtype, op, queue, message) != 0)
         return fail(STATUS_IO, "external %s: %s", library->stem, message);
     return STATUS_OK;
 }
@@ -106,7 +151,8 @@ void external_describe(const struct external_library *library, struct text *text
 
 void external_abort(struct external_library *library, int exit_code)
 {
-    library->module->abort(exit_code);
+    if (library->module->abort != NULL)
+        library->module->abort(exit_code);
 }
 
 void external_close(struct external_library *library)

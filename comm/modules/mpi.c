@@ -105,8 +105,9 @@ static void divide(void *data, size_t count, enum dtype dtype)
 }
 
 static int mpi_allreduce(const void *input, void *output, size_t count, enum dtype dtype, enum reduce_op op,
-                         char *message)
+                         void *queue, char *message)
 {
+    (void)queue; /* vectors lie in host memory */
     const MPI_Datatype type = type_of(dtype);
     int size = 0;
     if (type == MPI_DATATYPE_NULL) {
