@@ -1,63 +1,128 @@
 /* backend.h - what computes: forward, backward and evaluation of a model, behind one table of functions.
  *
- * cpu (oneDNN, f32, blocked layout; the embedded default), replay (sleeps for a profile's times), and later cuda.
- * A backend belongs to one thread at a time. It prints nothing.
+ * cpu (oneDNN, f32, blocked layout; the embedded default), replay (sleeps for a profile's times), and what modules bring
+ * (comm/device.h: chorale-device-NAME.so; nn/cuda).
+ *
+ * Arenas are flat vectors of floats: parameters and gradients of model->parameters elements in the backend's native
+ * order, state (running statistics) of model->state elements. Those of a backend that was opened with a device lie in the
+ * memory of that device, all others in host memory. They are the caller's; weights, gradients, momentum and all sums are
+ * f32, whatever the precision.
+ *
+ * A host backend is done with a step on return. A device backend puts its work into device->ops->compute(device) and
+ * returns at once:
+ *
+ *   step(k)  [exchange: ordered after the compute queue]  update(k)  collect() -> result of k - 1  step(k + 1) ...
+ *
+ * so that the device never waits for the host. Work put into the compute queue before and after by others keeps its order.
+ *
+ * Threads: a backend belongs to one thread at a time. It prints nothing.
  */
 #ifndef CHORALE_NN_BACKEND_H
 #define CHORALE_NN_BACKEND_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
 #include "base/text.h"
+#include "nn/batch.h"
 #include "nn/model.h"
 
 struct backend;
+struct device;
+
+/* How activations and the working copies of weights are stored. */
+enum precision {
+    PRECISION_F32,
+    PRECISION_TF32, /* f32 in memory, products of 10 bits of mantissa */
+    PRECISION_BF16,
+    PRECISION_F16
+};
+const char *precision_name(enum precision precision); /* "f32", "tf32", "bf16", "f16": as users write it */
 
 struct backend_request {
     const struct model *model; /* must outlive the backend */
     int batch;                 /* images per training step */
-    int threads;               /* compute threads, >= 1    */
+    int threads;               /* compute threads of a host backend, >= 1 */
     const char *profile;       /* replay: path of the profile file; else NULL */
     uint64_t seed;             /* replay: gradients are made from it          */
+    double label_smoothing; /* training's targets are (1 - this) of the label and this / classes of every class; 0 to 1,
+                                  1 excluded. Evaluation is without */
+
+    struct device *device;    /* in whose memory arenas lie, must outlive the backend; NULL: host memory */
+    enum precision precision; /* cpu: PRECISION_F32, else STATUS_REFUSED */
+    float loss_scale;    /* f16: a power of two by which gradients are multiplied on their way back; else 1, or 0 */
+    bool deterministic;  /* only kernels that give equal bits run after run      */
+    bool legacy;         /* convolutions by cuDNN's legacy functions             */
+    size_t workspace;    /* bytes at most for convolutions; 0: the backend's own */
+    const char *engines; /* file that remembers which kernels were chosen; NULL: none */
 };
 
 /* One training step's result on this worker. */
 struct step_result {
     double loss;                  /* mean cross-entropy over the batch          */
     size_t correct;               /* images whose largest logit is their label  */
-    double forward_s, backward_s; /* wall time of the two phases, seconds    */
+    double forward_s, backward_s; /* seconds of the two phases: wall time, of a device by its events */
+    bool finite; /* the loss; of a device also every gradient that an update() put before the step has read */
 };
 
+/* One step of SGD with momentum, as nn/optimizer.h has it. */
+struct update {
+    double rate, momentum, weight_decay;
+    double trust; /* LARS: the trust coefficient; 0: plain */
+};
+
+/* Functions that are NULL are not offered. All of them may fail with what the device tells, also of work put before. */
 struct backend_ops {
     const char *name;
+    bool stored; /* takes stored images (struct batch): resizes, normalises and flips them itself */
 
     enum status (*open)(const struct backend_request *request, struct backend **backend);
     void (*close)(struct backend *backend); /* accepts NULL */
 
-    /* Reorder one whole parameter arena between canonical and native order (out of place; NULL: they are the same).
-     * Gradients use the same native order as parameters. */
+    /* Reorder one whole parameter arena between canonical order in host memory and native order in the backend's memory
+     * (out of place; NULL: they are the same). Bits are kept. Gradients use the same native order as parameters. Blocks
+     * until done. */
     enum status (*to_native)(struct backend *backend, const float *canonical, float *native);
     enum status (*to_canonical)(struct backend *backend, const float *native, float *canonical);
 
-    /* Forward and backward of one batch. images (batch, 3, S, S) canonical f32; labels (batch);
-     * parameters and gradients are native arenas of model->parameters elements; gradients are overwritten with the
-     * gradient of the MEAN loss over this worker's batch. state (running statistics) is updated with momentum 0.1,
-     * variance by n/(n-1) (a channel with one value keeps the biased variance). */
-    enum status (*step)(struct backend *backend, const float *parameters, float *state, const float *images,
-                        const int32_t *labels, float *gradients, struct step_result *result);
+    /* Forward and backward of one batch; batch->count is that of the request. gradients are overwritten with the gradient
+     * of the MEAN loss over this worker's batch (f32, without the loss scale). state is updated with momentum 0.1,
+     * variance by n/(n-1) (a channel with one value keeps the biased variance). replay reads nothing of the batch.
+     *
+     * parameters are read anew in each step and evaluation, as they are by then in the compute queue: not only update()
+     * writes them (gossip mixes them).
+     *
+     * Device: arenas belong to the step until it is done in the compute queue; the memory of the batch must stay as it is
+     * until the step's result is collected. At most two steps are uncollected, of a host backend one. A label that is no
+     * class is told here or by collect(). */
+    enum status (*step)(struct backend *backend, const float *parameters, float *state, const struct batch *batch,
+                        float *gradients);
+    /* The result of the oldest uncollected step; waits for it. STATUS_INTERNAL: there is none. */
+    enum status (*collect)(struct backend *backend, struct step_result *result);
 
-    /* Sum of losses and count of correct images with the running statistics; count <= batch images, any count >= 1.
-     * NULL where the backend can't evaluate (replay). */
-    enum status (*evaluate)(struct backend *backend, const float *parameters, const float *state, const float *images,
-                            const int32_t *labels, int count, double *loss_sum, size_t *correct);
+    /* The optimizer's step on the device, put into the compute queue: velocity = momentum * velocity + (gradient + decay *
+     * parameter), parameter -= rate * velocity, to the bits of nn/optimizer.c. velocity is a native arena like the others,
+     * zeroed by the caller. NULL where arenas lie in host memory. */
+    enum status (*update)(struct backend *backend, const struct update *update, const float *gradient, float *velocity,
+                          float *parameters);
+    /* True in *finite while every gradient that update() has read was finite. Waits for the updates put so far. */
+    enum status (*updates_finite)(struct backend *backend, bool *finite);
+
+    /* Sum of losses and count of correct images with the running statistics; batch->count from 1 to the request's. Blocks
+     * until done; no step may be uncollected. NULL where the backend can't evaluate (replay). */
+    enum status (*evaluate)(struct backend *backend, const float *parameters, const float *state,
+                            const struct batch *batch, double *loss_sum, size_t *correct);
 
     /* Layer times measured since open, as the text of a profile file (README, "Files"); NULL if it can't. */
     enum status (*profile)(struct backend *backend, struct text *text);
 
     /* "oneDNN 2.6.3, AVX2": stored with every result. */
     void (*describe)(struct backend *backend, struct text *text);
+
+    /* Bytes of device memory that the backend has taken, the caller's arenas not among them. NULL: none. */
+    size_t (*memory)(struct backend *backend);
 };
 
 extern const struct backend_ops backend_cpu;

@@ -36,8 +36,8 @@ static enum status score_part(const struct examiner *examiner, const float *para
         int count = left < (size_t)examiner->batch ? (int)left : examiner->batch;
         double loss_sum = 0;
         data_test_batch(examiner->data, next, stride, count, examiner->images, examiner->labels);
-        TRY(examiner->ops->evaluate(examiner->backend, parameters, state, examiner->images, examiner->labels, count,
-                                    &loss_sum, &correct));
+        const struct batch batch = {.count = count, .canonical = examiner->images, .labels = examiner->labels};
+        TRY(examiner->ops->evaluate(examiner->backend, parameters, state, &batch, &loss_sum, &correct));
         score->loss_sum += loss_sum;
         score->correct += (double)correct;
         score->images += count;

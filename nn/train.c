@@ -236,13 +236,14 @@ static enum status compute(struct trainer *trainer, uint64_t step, double *secon
 {
     const struct train_request *request = trainer->request;
     float *gradient = trainer->replica.gradient[step % (uint64_t)trainer->method->gradients];
-    struct step_result result = {.loss = 0};
+    const struct batch batch = {.count = request->batch, .canonical = trainer->images, .labels = trainer->labels};
+    struct step_result result;
     if (trainer->data != NULL)
         data_train_batch(trainer->data, &trainer->order, step, job_rank(request->job), trainer->images,
                          trainer->labels);
     uint64_t before = clock_ns();
-    TRY(request->backend->step(trainer->backend, trainer->replica.parameters, trainer->state, trainer->images,
-                               trainer->labels, gradient, &result));
+    TRY(request->backend->step(trainer->backend, trainer->replica.parameters, trainer->state, &batch, gradient));
+    TRY(request->backend->collect(trainer->backend, &result));
     *seconds = (double)(clock_ns() - before) * 1e-9;
     trainer->loss[step % 2] = result.loss;
     if (!isfinite(result.loss))

@@ -3,6 +3,7 @@
  * Opening, stepping and evaluating set the OpenMP thread count of the calling thread, and flush denormals to zero in it
  * and in the threads that help it: near the end of training they would slow every multiplication down.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
@@ -26,6 +27,9 @@ struct backend {
     struct layer_times *times;
     float *padded; /* images of an evaluation that does not fill the batch */
     size_t padded_bytes;
+    double label_smoothing;
+    struct step_result result; /* of the latest step, */
+    bool uncollected;
 };
 
 static void set_threads(int threads)
@@ -57,6 +61,10 @@ static enum status check_request(const struct backend_request *request)
 {
     enum { MOST_THREADS = 4096 };
     const struct model *model = request->model;
+    if (request->precision != PRECISION_F32)
+        return fail(STATUS_REFUSED, "precision %s: the device cpu computes in f32", precision_name(request->precision));
+    if (request->device != NULL)
+        return fail(STATUS_INTERNAL, "the device cpu computes in host memory");
     if (request->batch < 1)
         return fail(STATUS_USAGE, "batch %d: at least one image", request->batch);
     if (request->threads < 1 || request->threads > MOST_THREADS)
@@ -76,6 +84,7 @@ static enum status cpu_open(const struct backend_request *request, struct backen
     made->model = request->model;
     made->batch = request->batch;
     made->threads = request->threads;
+    made->label_smoothing = request->label_smoothing;
     set_threads(made->threads); /* before the net: oneDNN plans for the threads it finds */
     enum status status;
     struct net_request net = {.model = made->model, .batch = made->batch, .threads = made->threads};
@@ -101,40 +110,62 @@ static enum status cpu_to_canonical(struct backend *backend, const float *native
     return net_to_canonical(backend->net, native, canonical);
 }
 
-static enum status cpu_step(struct backend *backend, const float *parameters, float *state, const float *images,
-                            const int32_t *labels, float *gradients, struct step_result *result)
+static enum status cpu_step(struct backend *backend, const float *parameters, float *state, const struct batch *batch,
+                            float *gradients)
 {
-    size_t batch = (size_t)backend->batch;
+    const size_t count = (size_t)backend->batch;
+    struct step_result *result = &backend->result;
+    if (batch->canonical == NULL || batch->count != backend->batch || backend->uncollected)
+        return fail(STATUS_INTERNAL, "step: %d canonical images, and the result of the last one collected",
+                    backend->batch);
     set_threads(backend->threads);
     double start = clock_seconds(), loss_sum = 0;
-    TRY(net_train(backend->net, parameters, state, images));
-    TRY(cross_entropy(net_last_output(backend->net), labels, batch, (size_t)backend->model->classes, &loss_sum,
-                      &result->correct, net_last_gradient(backend->net)));
+    const struct cross_entropy loss = {.logits = net_last_output(backend->net),
+                                       .labels = batch->labels,
+                                       .count = count,
+                                       .classes = (size_t)backend->model->classes,
+                                       .smoothing = backend->label_smoothing};
+    TRY(net_train(backend->net, parameters, state, batch->canonical));
+    TRY(cross_entropy(&loss, &loss_sum, &result->correct, net_last_gradient(backend->net)));
     double between = clock_seconds();
     TRY(net_backward(backend->net, parameters, gradients));
-    result->loss = loss_sum / (double)batch;
+    result->loss = loss_sum / (double)count;
+    result->finite = isfinite(result->loss);
     result->forward_s = between - start;
     result->backward_s = clock_seconds() - between;
+    backend->uncollected = true;
     layer_times_add(backend->times, net_forward_seconds(backend->net), net_backward_seconds(backend->net));
+    return STATUS_OK;
+}
+
+static enum status cpu_collect(struct backend *backend, struct step_result *result)
+{
+    if (!backend->uncollected)
+        return fail(STATUS_INTERNAL, "collect: no step since the last one");
+    *result = backend->result;
+    backend->uncollected = false;
     return STATUS_OK;
 }
 
 /* With running statistics the images do not see each other, so a batch may be filled up with anything. */
 static enum status cpu_evaluate(struct backend *backend, const float *parameters, const float *state,
-                                const float *images, const int32_t *labels, int count, double *loss_sum,
-                                size_t *correct)
+                                const struct batch *batch, double *loss_sum, size_t *correct)
 {
-    if (count < 1 || count > backend->batch)
-        return fail(STATUS_INTERNAL, "evaluate: %d images, but the backend was opened for 1 to %d", count,
-                    backend->batch);
+    const float *images = batch->canonical;
+    if (images == NULL || batch->count < 1 || batch->count > backend->batch)
+        return fail(STATUS_INTERNAL, "evaluate: %d images, but the backend was opened for 1 to %d canonical ones",
+                    batch->count, backend->batch);
     set_threads(backend->threads);
-    if (count < backend->batch) {
-        memcpy(backend->padded, images, (size_t)count * floats_per_image(backend->model) * sizeof *images);
+    if (batch->count < backend->batch) {
+        memcpy(backend->padded, images, (size_t)batch->count * floats_per_image(backend->model) * sizeof *images);
         images = backend->padded;
     }
     TRY(net_evaluate(backend->net, parameters, state, images));
-    return cross_entropy(net_last_output(backend->net), labels, (size_t)count, (size_t)backend->model->classes,
-                         loss_sum, correct, NULL);
+    const struct cross_entropy loss = {.logits = net_last_output(backend->net),
+                                       .labels = batch->labels,
+                                       .count = (size_t)batch->count,
+                                       .classes = (size_t)backend->model->classes};
+    return cross_entropy(&loss, loss_sum, correct, NULL);
 }
 
 static void cpu_describe(struct backend *backend, struct text *text)
@@ -163,6 +194,7 @@ const struct backend_ops backend_cpu = {
     .to_native = cpu_to_native,
     .to_canonical = cpu_to_canonical,
     .step = cpu_step,
+    .collect = cpu_collect,
     .evaluate = cpu_evaluate,
     .profile = cpu_profile,
     .describe = cpu_describe,

@@ -22,23 +22,37 @@ static double log_sum(const float *logit, size_t classes, double largest)
     return log(sum);
 }
 
-enum status cross_entropy(const float *logits, const int32_t *labels, size_t count, size_t classes, double *loss_sum,
-                          size_t *correct, float *gradient)
+/* Of -log softmax over all classes. */
+static double mean_surprise(const float *logit, size_t classes, double log_of_all)
 {
+    double sum = 0;
+    for (size_t k = 0; k < classes; k++)
+        sum += log_of_all - (double)logit[k];
+    return sum / (double)classes;
+}
+
+enum status cross_entropy(const struct cross_entropy *of, double *loss_sum, size_t *correct, float *gradient)
+{
+    const size_t classes = of->classes;
+    const double elsewhere = of->smoothing / (double)classes;
     *loss_sum = 0;
     *correct = 0;
-    for (size_t n = 0; n < count; n++) {
-        if (labels[n] < 0 || (size_t)labels[n] >= classes)
-            return fail(STATUS_FORMAT, "label %d of image %zu: the model has classes 0 to %zu", labels[n], n,
+    for (size_t n = 0; n < of->count; n++) {
+        if (of->labels[n] < 0 || (size_t)of->labels[n] >= classes)
+            return fail(STATUS_FORMAT, "label %d of image %zu: the model has classes 0 to %zu", of->labels[n], n,
                         classes - 1);
-        const float *logit = logits + n * classes;
-        size_t label = (size_t)labels[n], best = index_of_largest(logit, classes);
+        const float *logit = of->logits + n * classes;
+        size_t label = (size_t)of->labels[n], best = index_of_largest(logit, classes);
         double largest = (double)logit[best], log_total = log_sum(logit, classes, largest);
-        *loss_sum += largest + log_total - (double)logit[label];
+        double loss = largest + log_total - (double)logit[label];
+        if (of->smoothing > 0)
+            loss = (1 - of->smoothing) * loss + of->smoothing * mean_surprise(logit, classes, largest + log_total);
+        *loss_sum += loss;
         *correct += best == label;
         for (size_t k = 0; gradient && k < classes; k++) {
             double probability = exp((double)logit[k] - largest - log_total);
-            gradient[n * classes + k] = (float)((probability - (k == label ? 1 : 0)) / (double)count);
+            double target = elsewhere + (k == label ? 1 - of->smoothing : 0);
+            gradient[n * classes + k] = (float)((probability - target) / (double)of->count);
         }
     }
     return STATUS_OK;

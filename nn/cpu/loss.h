@@ -7,10 +7,17 @@
 
 #include "base/status.h"
 
-/* logits (count, classes), labels (count). loss_sum: sum over the images of -log softmax(logits)[label]; correct:
- * images whose largest logit is their label. gradient (count, classes), or NULL: of the MEAN loss by the logits.
- * STATUS_FORMAT where a label is not a class. */
-enum status cross_entropy(const float *logits, const int32_t *labels, size_t count, size_t classes, double *loss_sum,
-                          size_t *correct, float *gradient) MUST_CHECK;
+struct cross_entropy {
+    const float *logits;   /* (count, classes) */
+    const int32_t *labels; /* (count)          */
+    size_t count, classes;
+    double smoothing; /* the target is 1 - smoothing of the label and smoothing / classes of every class */
+};
+
+/* loss_sum: sum over the images of -log softmax(logits)[class], weighted by the target; correct: images whose largest
+ * logit is their label. gradient (count, classes), or NULL: of the MEAN loss by the logits. STATUS_FORMAT where a label is
+ * not a class. */
+enum status cross_entropy(const struct cross_entropy *of, double *loss_sum, size_t *correct,
+                          float *gradient) MUST_CHECK;
 
 #endif

@@ -90,7 +90,8 @@ struct backend {
     const float *filled[ARENAS]; /* gradient arenas that have their values */
     int fills;
     char device[128];
-    int scaled_from; /* the batch that the times were measured with, when it was another; else 0 */
+    struct step_result result; /* finite: of the latest step, not collected yet */
+    int scaled_from;           /* the batch that the times were measured with, when it was another; else 0 */
 };
 
 static enum status replay_open(const struct backend_request *request, struct backend **out)
@@ -98,6 +99,9 @@ static enum status replay_open(const struct backend_request *request, struct bac
     *out = NULL;
     void *memory = NULL;
     struct profile profile = {.layers = 0};
+    if (request->precision != PRECISION_F32)
+        return fail(STATUS_REFUSED, "precision %s: the device replay computes nothing",
+                    precision_name(request->precision));
     if (request->profile == NULL)
         return fail(STATUS_USAGE, "device replay: no profile: give --device=replay:FILE");
     TRY(profile_read(request->profile, &profile));
@@ -147,17 +151,27 @@ static void sleep_until(uint64_t target_ns)
         clock_sleep_ns(target_ns - now);
 }
 
-static enum status replay_step(struct backend *backend, const float *parameters, float *state, const float *images,
-                               const int32_t *labels, float *gradients, struct step_result *result)
+static enum status replay_step(struct backend *backend, const float *parameters, float *state,
+                               const struct batch *batch, float *gradients)
 {
-    (void)parameters, (void)state, (void)images, (void)labels;
+    (void)parameters, (void)state, (void)batch;
     fill_once(backend, gradients);
     uint64_t start = clock_ns();
     sleep_until(start + backend->forward_ns);
     uint64_t middle = clock_ns();
     sleep_until(start + backend->forward_ns + backend->backward_ns); /* a late wake-up is not added up */
-    *result = (struct step_result){.forward_s = (double)(middle - start) * 1e-9,
-                                   .backward_s = (double)(clock_ns() - middle) * 1e-9};
+    backend->result = (struct step_result){.forward_s = (double)(middle - start) * 1e-9,
+                                           .backward_s = (double)(clock_ns() - middle) * 1e-9,
+                                           .finite = true};
+    return STATUS_OK;
+}
+
+static enum status replay_collect(struct backend *backend, struct step_result *result)
+{
+    if (!backend->result.finite)
+        return fail(STATUS_INTERNAL, "collect: no step since the last one");
+    *result = backend->result;
+    backend->result.finite = false;
     return STATUS_OK;
 }
 
@@ -173,5 +187,6 @@ const struct backend_ops backend_replay = {
     .open = replay_open,
     .close = replay_close,
     .step = replay_step,
+    .collect = replay_collect,
     .describe = replay_describe,
 };

@@ -366,8 +366,10 @@ static void reference_gradient(struct reference *reference, uint64_t step, float
     for (int r = 0; r < VIRTUAL; r++) {
         struct step_result result;
         data_train_batch(reference->data, &reference->order, step, r, reference->images, reference->labels);
-        EXPECT_OK(backend_cpu.step(reference->backend, reference->parameters, reference->state[r], reference->images,
-                                   reference->labels, reference->gradient, &result));
+        const struct batch batch = {.count = BATCH, .canonical = reference->images, .labels = reference->labels};
+        EXPECT_OK(backend_cpu.step(reference->backend, reference->parameters, reference->state[r], &batch,
+                                   reference->gradient));
+        EXPECT_OK(backend_cpu.collect(reference->backend, &result));
         for (size_t i = 0; i < count; i++)
             mean[i] = r == 0 ? reference->gradient[i] : mean[i] + reference->gradient[i];
     }

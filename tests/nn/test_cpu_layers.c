@@ -111,7 +111,8 @@ static void run_loss(FILE *file, const struct layer_case *c)
     for (size_t n = 0; n < batch; n++)
         labels[n] = (int32_t)(n * 7 % classes);
     double loss = 0;
-    OK(cross_entropy(logits, labels, batch, classes, &loss, &correct, gradient));
+    const struct cross_entropy of = {.logits = logits, .labels = labels, .count = batch, .classes = classes};
+    OK(cross_entropy(&of, &loss, &correct, gradient));
     compare(file, "output", c, 1, &(float){(float)loss});
     compare(file, "input_gradient", c, 1, gradient);
     free(logits);
@@ -289,6 +290,40 @@ Test(cpu_loss, a_label_that_is_no_class_is_named)
     float logits[4] = {0};
     double loss;
     size_t correct;
-    cr_expect_eq(cross_entropy(logits, (int32_t[]){0, 2}, 2, 2, &loss, &correct, NULL), STATUS_FORMAT);
+    const struct cross_entropy of = {.logits = logits, .labels = (int32_t[]){0, 2}, .count = 2, .classes = 2};
+    cr_expect_eq(cross_entropy(&of, &loss, &correct, NULL), STATUS_FORMAT);
     cr_expect_str_eq(status_message(), "label 2 of image 1: the model has classes 0 to 1");
+}
+
+/* PyTorch's label smoothing: (1 - s) of the label's term and s / classes of every class's; the gradient is that of the
+ * loss. */
+Test(cpu_loss, smoothed_targets_are_those_of_the_definition)
+{
+    enum { COUNT = 2, CLASSES = 3 };
+    const double smoothing = 0.25, step = 1.0 / 1024;
+    float logits[COUNT * CLASSES] = {0.5F, -1.25F, 2, 0, 3, -0.75F}, gradient[COUNT * CLASSES];
+    const int32_t labels[COUNT] = {1, 2};
+    const struct cross_entropy of = {
+        .logits = logits, .labels = labels, .count = COUNT, .classes = CLASSES, .smoothing = smoothing};
+    double loss, expected = 0, up, down;
+    size_t correct;
+    for (int n = 0; n < COUNT; n++) {
+        double sum = 0;
+        for (int k = 0; k < CLASSES; k++)
+            sum += exp((double)logits[n * CLASSES + k]);
+        for (int k = 0; k < CLASSES; k++)
+            expected -= (smoothing / CLASSES + (k == labels[n] ? 1 - smoothing : 0)) *
+                        log(exp((double)logits[n * CLASSES + k]) / sum);
+    }
+    OK(cross_entropy(&of, &loss, &correct, gradient));
+    cr_expect_float_eq(loss, expected, 1e-12, "%.15g, not %.15g", loss, expected);
+    for (int k = 0; k < COUNT * CLASSES; k++) {
+        const float value = logits[k];
+        logits[k] = value + (float)step;
+        OK(cross_entropy(&of, &up, &correct, NULL));
+        logits[k] = value - (float)step;
+        OK(cross_entropy(&of, &down, &correct, NULL));
+        logits[k] = value;
+        cr_expect_float_eq((double)gradient[k], (up - down) / (2 * step) / COUNT, 1e-6);
+    }
 }

@@ -62,10 +62,25 @@ static void train_close(struct trainee *t)
     free(t->labels);
 }
 
+/* `count` images from `first` on. */
+static struct batch images(const struct trainee *t, int first, int count)
+{
+    return (struct batch){
+        .count = count, .canonical = t->images + (size_t)first * t->image, .labels = t->labels + first};
+}
+
+static enum status evaluate(const struct trainee *t, int first, int count, double *loss_sum, size_t *correct)
+{
+    const struct batch batch = images(t, first, count);
+    return backend_cpu.evaluate(t->backend, t->parameters, t->state, &batch, loss_sum, correct);
+}
+
 static struct step_result step(struct trainee *t)
 {
+    const struct batch batch = images(t, 0, t->batch);
     struct step_result result;
-    OK(backend_cpu.step(t->backend, t->parameters, t->state, t->images, t->labels, t->gradients, &result));
+    OK(backend_cpu.step(t->backend, t->parameters, t->state, &batch, t->gradients));
+    OK(backend_cpu.collect(t->backend, &result));
     return result;
 }
 
@@ -279,13 +294,12 @@ Test(cpu_train, evaluation_of_any_count_sums_to_the_whole)
     }
     double whole, sum = 0;
     size_t correct, total = 0;
-    OK(backend_cpu.evaluate(t.backend, t.parameters, t.state, t.images, t.labels, 7, &whole, &correct));
+    OK(evaluate(&t, 0, 7, &whole, &correct));
     for (int start = 0, count = 1; start < 7; start += count, count++) {
         count = start + count > 7 ? 7 - start : count; /* 1, 2, 3, then the one that is left */
         double part;
         size_t right;
-        OK(backend_cpu.evaluate(t.backend, t.parameters, t.state, t.images + (size_t)start * t.image, t.labels + start,
-                                count, &part, &right));
+        OK(evaluate(&t, start, count, &part, &right));
         sum += part;
         total += right;
     }
@@ -302,7 +316,7 @@ Test(cpu_train, evaluation_changes_nothing)
     memcpy(state, t.state, t.model->state * sizeof *state);
     double loss;
     size_t correct;
-    OK(backend_cpu.evaluate(t.backend, t.parameters, t.state, t.images, t.labels, 4, &loss, &correct));
+    OK(evaluate(&t, 0, 4, &loss, &correct));
     cr_expect_eq(memcmp(state, t.state, t.model->state * sizeof *state), 0);
     free(state);
     train_close(&t);
@@ -316,7 +330,7 @@ Test(cpu_train, running_statistics_approach_those_of_the_batch)
     size_t correct;
     for (int k = 0; k < 100; k++)
         loss = step(&t).loss; /* no update */
-    OK(backend_cpu.evaluate(t.backend, t.parameters, t.state, t.images, t.labels, 64, &evaluated, &correct));
+    OK(evaluate(&t, 0, 64, &evaluated, &correct));
     cr_expect_float_eq(evaluated / 64, loss, 1e-3 * loss, "evaluated %g, trained %g", evaluated / 64, loss);
     train_close(&t);
 }
@@ -330,6 +344,9 @@ Test(cpu_train, wrong_requests_are_refused)
     OK(model_create("cnn", 10, 28, &model));
     cr_expect_lt(backend_cpu.open(&(struct backend_request){.model = model, .batch = 0, .threads = 1}, &backend), 0);
     cr_expect_lt(backend_cpu.open(&(struct backend_request){.model = model, .batch = 1, .threads = 0}, &backend), 0);
+    const struct backend_request half = {.model = model, .batch = 1, .threads = 1, .precision = PRECISION_BF16};
+    cr_expect_eq(backend_cpu.open(&half, &backend), STATUS_REFUSED);
+    cr_expect_not_null(strstr(status_message(), "bf16"));
     cr_expect_null(backend);
     backend_cpu.close(NULL);
     model_destroy(model);
@@ -337,12 +354,14 @@ Test(cpu_train, wrong_requests_are_refused)
     struct trainee t = train_open("cnn", 28, 2, 1);
     double loss;
     size_t correct;
-    cr_expect_lt(backend_cpu.evaluate(t.backend, t.parameters, t.state, t.images, t.labels, 3, &loss, &correct), 0);
-    cr_expect_lt(backend_cpu.evaluate(t.backend, t.parameters, t.state, t.images, t.labels, 0, &loss, &correct), 0);
+    cr_expect_lt(evaluate(&t, 0, 3, &loss, &correct), 0);
+    cr_expect_lt(evaluate(&t, 0, 0, &loss, &correct), 0);
     t.labels[1] = 10;
     struct step_result result;
-    cr_expect_eq(backend_cpu.step(t.backend, t.parameters, t.state, t.images, t.labels, t.gradients, &result),
-                 STATUS_FORMAT);
+    const struct batch bad = images(&t, 0, 2), small = images(&t, 0, 1);
+    cr_expect_eq(backend_cpu.step(t.backend, t.parameters, t.state, &bad, t.gradients), STATUS_FORMAT);
+    cr_expect_eq(backend_cpu.collect(t.backend, &result), STATUS_INTERNAL, "a step that failed has no result");
+    cr_expect_eq(backend_cpu.step(t.backend, t.parameters, t.state, &small, t.gradients), STATUS_INTERNAL);
     train_close(&t);
 }
 

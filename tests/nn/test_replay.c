@@ -32,6 +32,14 @@ static void profile_is(const char *text)
     EXPECT_OK(file_write_atomic(path, text, strlen(text)));
 }
 
+static struct step_result one_step(struct backend *backend, float *gradients)
+{
+    struct step_result result;
+    EXPECT_OK(backend_replay.step(backend, NULL, NULL, NULL, gradients));
+    EXPECT_OK(backend_replay.collect(backend, &result));
+    return result;
+}
+
 static double processor_seconds(void)
 {
     struct timespec time;
@@ -63,7 +71,7 @@ Test(replay, sleeps_for_the_profiles_times)
     struct backend *backend = open_replay(model, 4); /* 20 + 4 * 5 ms */
     double cpu = processor_seconds(), start = clock_seconds();
     for (int step = 0; step < 5; step++) {
-        EXPECT_OK(backend_replay.step(backend, NULL, NULL, NULL, NULL, gradients, &result));
+        result = one_step(backend, gradients);
         cr_expect_geq(result.forward_s, 0.0199);
         cr_expect_geq(result.forward_s + result.backward_s, 0.0399);
         cr_expect_eq(result.loss, 0);
@@ -79,14 +87,13 @@ Test(replay, sleeps_for_the_profiles_times)
 Test(replay, gradients_are_small_seeded_and_written_once)
 {
     struct model *model = NULL;
-    struct step_result result;
     float gradients[1000], again[1000];
     profile_is("model tiny parameters=1000\ndevice D\nstep fixed=1ms per_image=0ms backward=0.5\n");
     EXPECT_OK(replay_model(path, &model));
     cr_assert_not_null(model);
     struct backend *one = open_replay(model, 1), *two = open_replay(model, 1);
-    EXPECT_OK(backend_replay.step(one, NULL, NULL, NULL, NULL, gradients, &result));
-    EXPECT_OK(backend_replay.step(two, NULL, NULL, NULL, NULL, again, &result));
+    (void)one_step(one, gradients);
+    (void)one_step(two, again);
     cr_expect_arr_eq(gradients, again, sizeof gradients);
     double sum = 0;
     for (int i = 0; i < 1000; i++) {
@@ -95,7 +102,7 @@ Test(replay, gradients_are_small_seeded_and_written_once)
     }
     cr_expect_gt(sum, 0.1);
     gradients[5] = 42; /* what an exchange leaves stays */
-    EXPECT_OK(backend_replay.step(one, NULL, NULL, NULL, NULL, gradients, &result));
+    (void)one_step(one, gradients);
     cr_expect_eq(gradients[5], 42);
     backend_replay.close(one);
     backend_replay.close(two);
@@ -158,7 +165,7 @@ Test(replay, says_when_measured_times_are_scaled_to_another_batch)
     EXPECT_OK(replay_model(path, &model));
     cr_assert_not_null(model);
     struct backend *backend = open_replay(model, 4);
-    EXPECT_OK(backend_replay.step(backend, NULL, NULL, NULL, NULL, gradients, &result));
+    result = one_step(backend, gradients);
     cr_expect_geq(result.forward_s, 0.0039);
     backend_replay.describe(backend, &text);
     cr_expect_str_eq(text_string(&text), "replay of D, times scaled from batch 8");
