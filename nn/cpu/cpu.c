@@ -13,10 +13,10 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "nn/backend.h"
-#include "nn/cpu/layer_times.h"
 #include "nn/cpu/loss.h"
 #include "nn/cpu/net.h"
 #include "nn/cpu/onednn.h"
+#include "nn/layer_times.h"
 
 void omp_set_num_threads(int threads); /* as in omp.h, which belongs to one compiler and stops the tools of others */
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "nn/fusion.h"
 
 /* ---- layouts ---- */
 
@@ -88,31 +89,6 @@ static enum status lay_out(struct plan *plan, size_t batch, size_t block)
 }
 
 /* ---- fusion ---- */
-
-/* The only layer that reads the output of layer k, or -1. */
-static int only_reader(const struct model *model, int k)
-{
-    int reader = -1, readers = 0;
-    for (int r = k + 1; r < model->layers; r++) {
-        const struct layer *layer = &model->layer[r];
-        bool second = layer->kind == LAYER_ADD_RELU && layer->second == k;
-        if (layer->input == k || second) {
-            reader = r;
-            readers++;
-        }
-    }
-    return readers == 1 ? reader : -1;
-}
-
-/* The ReLU or residual addition that batch norm k is fused with, or -1. */
-static int fused_with(const struct model *model, int k)
-{
-    int reader = only_reader(model, k);
-    if (reader < 0 || model->layer[reader].input != k)
-        return -1;
-    enum layer_kind kind = model->layer[reader].kind;
-    return kind == LAYER_RELU || kind == LAYER_ADD_RELU ? reader : -1;
-}
 
 static void add_node(struct plan *plan, enum node_kind kind, int layer, int last)
 {

@@ -1,6 +1,6 @@
 /* layer_times.h - the times of the layers over the latest steps, and the profile file made of them. */
-#ifndef CHORALE_NN_CPU_LAYER_TIMES_H
-#define CHORALE_NN_CPU_LAYER_TIMES_H
+#ifndef CHORALE_NN_LAYER_TIMES_H
+#define CHORALE_NN_LAYER_TIMES_H
 
 #include <stddef.h>
 

@@ -1,5 +1,5 @@
 /* layer_times.c - see layer_times.h. */
-#include "nn/cpu/layer_times.h"
+#include "nn/layer_times.h"
 
 #include <stdlib.h>
 #include <string.h>
