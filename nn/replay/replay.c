@@ -90,7 +90,7 @@ struct backend {
     const float *filled[ARENAS]; /* gradient arenas that have their values */
     int fills;
     char device[128];
-    struct step_result result; /* finite: of the latest step, not collected yet */
+    struct step_result result; /* updates_finite: of the latest step, not collected yet */
     int scaled_from;           /* the batch that the times were measured with, when it was another; else 0 */
 };
 
@@ -162,16 +162,16 @@ static enum status replay_step(struct backend *backend, const float *parameters,
     sleep_until(start + backend->forward_ns + backend->backward_ns); /* a late wake-up is not added up */
     backend->result = (struct step_result){.forward_s = (double)(middle - start) * 1e-9,
                                            .backward_s = (double)(clock_ns() - middle) * 1e-9,
-                                           .finite = true};
+                                           .updates_finite = true};
     return STATUS_OK;
 }
 
 static enum status replay_collect(struct backend *backend, struct step_result *result)
 {
-    if (!backend->result.finite)
+    if (!backend->result.updates_finite)
         return fail(STATUS_INTERNAL, "collect: no step since the last one");
     *result = backend->result;
-    backend->result.finite = false;
+    backend->result.updates_finite = false;
     return STATUS_OK;
 }
 
