@@ -1,7 +1,7 @@
 /* dnn.h - the only door to cuDNN (9): convolutions on its graph API (or its legacy calls), and batch normalisation.
  *
- * A convolution is created in three steps: dnn_convolution_create() plans its directions and knows their workspace;
- * dnn_convolution_choose() times the candidates on this card, once for each distinct shape, unless the plan file knows
+ * A convolution is used in three steps: dnn_convolution_create() plans its directions and knows their workspace;
+ * dnn_convolution_choose() times the candidates on this card, once for each distinct shape, unless the engine file knows
  * the answer; then dnn_convolution_forward(), _backward_data() and _backward_filter() only put work on the stream:
  * no allocation (as long as the addresses stay the same), no synchronisation, no choice.
  *
@@ -39,17 +39,17 @@
 #include "base/status.h"
 #include "base/text.h"
 
-struct dnn; /* a handle on one device and one stream, the plans of all shapes, and what the plan file says */
+struct dnn; /* a handle on one device and one stream, the plans of all shapes, and what the engine file says */
 
 struct dnn_request {
     bool planning;           /* no device is touched: description is needed */
     int device;              /* CUDA's number of the device, already set by the caller for this thread */
     cudaStream_t stream;     /* all work is put on it; owned by the caller */
     const char *description; /* the device's properties (JSON text); NULL: the device is asked */
-    const char *plan_file;   /* read at open if it is there, written by dnn_remember(); NULL: none */
+    const char *engine_file; /* read at open if it is there, written by dnn_remember(); NULL: none */
 };
 
-/* STATUS_FORMAT (with file and line) when the plan file is damaged. */
+/* STATUS_FORMAT (with file and line) when the engine file is damaged. */
 enum status dnn_open(const struct dnn_request *request, struct dnn **dnn) MUST_CHECK;
 void dnn_close(struct dnn *dnn); /* accepts NULL; after everything made with it */
 bool dnn_planning(const struct dnn *dnn);
@@ -95,7 +95,7 @@ struct dnn_choice {
     size_t workspace;    /* bytes */
     bool tensor_core;    /* by the engine's numerical notes */
     bool deterministic;  /* no note of the contrary */
-    bool chosen;         /* by timing or from the plan file; else the heuristics' first */
+    bool chosen;         /* by timing or from the engine file; else the heuristics' first */
     double microseconds; /* measured; 0: never */
 };
 
@@ -139,7 +139,7 @@ enum status dnn_convolution_backward_data(struct dnn_convolution *convolution, c
 enum status dnn_convolution_backward_filter(struct dnn_convolution *convolution, const void *x, const void *dy,
                                             void *dw, void *workspace) MUST_CHECK;
 
-/* Write what was chosen into the plan file (none: nothing to do), beside what others have written there meanwhile.
+/* Write what was chosen into the engine file (none: nothing to do), beside what others have written there meanwhile.
  * Several workers may do so at once: the file is always whole; a line that is lost is measured again. */
 enum status dnn_remember(struct dnn *dnn) MUST_CHECK;
 
