@@ -83,7 +83,7 @@ static enum status open_channel(struct job *job, const struct job_options *optio
                                       .failed = options->failed,
                                       .context = options->context,
                                       .told = options->told};
-    TRY(control_token_parse(environment("CHORALE_TOKEN"), request.hello.token));
+    TRY(control_token_parse(environment("CHORALE_TOKEN"), request.token));
     request.hello.rank = (uint32_t)job->rank;
     request.hello.size = (uint32_t)job->size;
     request.hello.pid = (uint32_t)getpid();

@@ -28,6 +28,9 @@ struct job;
  * job_destroy(). */
 typedef void job_failed_fn(void *context, enum status status, const char *message, bool speak);
 
+/* Something that the user should read although the job goes on: one line, without "chorale: ". From any thread. */
+typedef void job_note_fn(void *context, const char *line);
+
 struct job_options {
     double deadline;       /* seconds that any wait of the control channel may take; <= 0: the launcher's, or 30   */
     job_failed_fn *failed; /* NULL: job_check() tells, and the kernel kills this worker together with its launcher */

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -175,18 +174,6 @@ static enum status listen_loopback(struct launcher *launcher, int *port)
     return STATUS_OK;
 }
 
-static enum status token_make(unsigned char *token)
-{
-    size_t have = 0;
-    while (have < CONTROL_TOKEN_BYTES) {
-        ssize_t count = getrandom(token + have, CONTROL_TOKEN_BYTES - have, 0);
-        if (count < 0 && errno != EINTR)
-            return fail(STATUS_IO, "getrandom: %s", strerror(errno));
-        have += count > 0 ? (size_t)count : 0;
-    }
-    return STATUS_OK;
-}
-
 /* --- starting --- */
 
 static enum status label_pipes(struct launcher *launcher, int rank, int *write_ends)
@@ -242,7 +229,7 @@ static enum status start_workers(struct launcher *launcher, const struct setting
     struct spawn_place place = {.size = launcher->size, .token = token, .deadline = launcher->deadline};
     TRY(listen_loopback(launcher, &place.control_port));
     TRY(free_port(&place.master_port));
-    TRY(token_make(launcher->token));
+    TRY(proof_random(launcher->token, sizeof launcher->token));
     control_token_text(launcher->token, token);
     for (place.rank = 0; place.rank < launcher->size; place.rank++)
         TRY(start_worker(launcher, setting, &place));
@@ -432,6 +419,8 @@ static enum status launcher_init(struct launcher *launcher, const struct launch_
 {
     void *members = NULL, *strangers = NULL;
     *launcher = (struct launcher){.request = request,
+                                  .note = request->note,
+                                  .note_context = request->context,
                                   .size = request->workers,
                                   .deadline = control_deadline(request->deadline),
                                   .listener = -1,

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 #include "base/status.h"
+#include "comm/job.h"
 
 struct launch_request {
     int workers;       /* 1 .. 1024 */
@@ -20,6 +21,8 @@ struct launch_request {
     bool label;        /* put "[rank] " before each line that a worker writes to stdout or stderr           */
     double deadline;   /* seconds until all started workers must have joined once one has; <= 0 means 30    */
     bool must_join;    /* the workers are chorale programs: exit 0 without joining is a failure too          */
+    job_note_fn *note; /* strangers that were turned away; may be NULL                                       */
+    void *context;     /* of note                                                                            */
 };
 
 /* How the job ended. */

@@ -12,6 +12,12 @@ int program_error(enum status status)
     return status_exit_code(status);
 }
 
+void program_note(void *context, const char *line)
+{
+    (void)context;
+    fprintf(stderr, "chorale: %s\n", line);
+}
+
 int program_help(const char *head, const struct option *table)
 {
     struct text text = {0};

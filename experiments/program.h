@@ -25,6 +25,9 @@ int cmd_calibrate(int argc, char **argv);
 /* Says `chorale: ` and this thread's latest failure on stderr; returns the exit code that belongs to `status`. */
 int program_error(enum status status);
 
+/* A line on stderr that is no failure (job_note_fn). */
+void program_note(void *context, const char *line);
+
 /* `head` and the table's help on stdout; returns the exit code. */
 int program_help(const char *head, const struct option *table);
 

@@ -57,7 +57,8 @@ int worker_launch(int workers, double deadline, int argc, char **argv)
     for (int i = 0; i < argc; i++)
         command[i + 1] = argv[i];
 
-    struct launch_request request = {.workers = workers, .argv = command, .deadline = deadline, .must_join = true};
+    struct launch_request request = {
+        .workers = workers, .argv = command, .deadline = deadline, .must_join = true, .note = program_note};
     struct launch_result result;
     status = launch_local(&request, &result);
     free(words);

@@ -1,15 +1,13 @@
 /* channel.c - a worker's end of the control channel. */
 #include "comm/bootstrap/channel.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -19,9 +17,9 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "base/text.h"
+#include "comm/bootstrap/address.h"
 
-#define CHANNEL_GRACE 3.0 /* seconds that the launcher has to name who is missing */
+#define CHANNEL_GRACE 3.0 /* seconds that the server has to name who is missing */
 #define RETRY_FIRST_NS 1000000u
 #define RETRY_LAST_NS 200000000u
 
@@ -31,7 +29,10 @@ struct channel {
     pthread_t thread;
     bool running;
     uint32_t rank, size;
+    bool hosted;
     double deadline;
+    unsigned char welcome[PROOF_BYTES]; /* what the server's proof must be */
+    atomic_bool speak;                  /* when the server is lost         */
     job_failed_fn *failed;
     void *context;
     uint32_t sequence;         /* of the latest gather; the caller's thread only */
@@ -40,30 +41,15 @@ struct channel {
     pthread_mutex_t lock; /* guards what follows; `changed` is broadcast */
     pthread_cond_t changed;
     bool welcomed, acknowledged, gathered;
-    bool stopped;           /* the launcher has ended the job: it tells the user */
-    unsigned char *payload; /* of the latest GATHERED: sequence, then bytes */
+    bool stopped;                        /* the server has ended the job: it tells the user */
+    char server[CONTROL_HOST_BYTES + 1]; /* its host; "": not known yet */
+    unsigned char *payload;              /* of the latest GATHERED: sequence, then bytes */
     size_t payload_bytes;
     char text[CONTROL_TEXT_BYTES + 1]; /* why it failed: written before `status`, never again after */
     atomic_int status;
 };
 
 /* --- connecting --- */
-
-static enum status address_parse(const char *text, struct sockaddr_in *address)
-{
-    char host[INET_ADDRSTRLEN];
-    const char *colon = strrchr(text, ':');
-    long long port = 0;
-    size_t length = colon != NULL ? (size_t)(colon - text) : 0;
-    if (length == 0 || length >= sizeof host || parse_int(colon + 1, &port) != STATUS_OK || port < 1 || port > 65535)
-        return fail(STATUS_USAGE, "CHORALE_CONTROL=%.60s: not ADDRESS:PORT", text);
-    memcpy(host, text, length);
-    host[length] = '\0';
-    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    if (inet_pton(AF_INET, host, &address->sin_addr) != 1)
-        return fail(STATUS_USAGE, "CHORALE_CONTROL=%.60s: not an IPv4 address", text);
-    return STATUS_OK;
-}
 
 /* Milliseconds for poll() that do not end before the deadline; at most a second, so that callers look around. */
 static int poll_ms(uint64_t deadline)
@@ -72,65 +58,71 @@ static int poll_ms(uint64_t deadline)
     return left >= 1000000000u ? 1000 : (int)(left / 1000000u) + 1;
 }
 
-/* A connect() to a port of this host where nobody listens may meet itself: source and destination are then the same. */
-static bool connected_to_itself(int fd)
+static const char *server_name(bool hosted)
 {
-    struct sockaddr_in here, there;
-    socklen_t here_bytes = sizeof here, there_bytes = sizeof there;
-    return getsockname(fd, (struct sockaddr *)&here, &here_bytes) == 0 &&
-           getpeername(fd, (struct sockaddr *)&there, &there_bytes) == 0 && here.sin_port == there.sin_port &&
-           here.sin_addr.s_addr == there.sin_addr.s_addr;
+    return hosted ? "rank 0" : "the launcher";
 }
 
-/* errno's value, 0 when connected. */
-static int connect_socket(int fd, const struct sockaddr_in *address, uint64_t deadline)
+/* The server speaks first: what does not is none. */
+static enum status read_challenge(int fd, uint64_t deadline, unsigned char nonce[PROOF_NONCE_BYTES])
 {
-    if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0)
-        return 0;
-    if (errno != EINPROGRESS && errno != EINTR)
-        return errno;
-    struct pollfd ready = {.fd = fd, .events = POLLOUT};
-    while (poll(&ready, 1, poll_ms(deadline)) <= 0) {
-        if (deadline_passed(deadline))
-            return ETIMEDOUT;
-    }
-    int error = 0;
-    socklen_t bytes = sizeof error;
-    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
-}
-
-/* One attempt. STATUS_AGAIN: nobody listens, *error says how that shows. */
-static enum status connect_once(const struct sockaddr_in *address, uint64_t deadline, int *out, int *error)
-{
-    int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return fail(STATUS_IO, "control channel: socket: %s", strerror(errno));
-    *error = connect_socket(fd, address, deadline);
-    if (*error == 0 && connected_to_itself(fd))
-        *error = ECONNREFUSED;
-    if (*error != 0) {
-        close(fd);
-        return STATUS_AGAIN;
-    }
-    /* small messages that are waited for; without it they are late, not wrong */
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    *out = fd;
-    return STATUS_OK;
-}
-
-static enum status connect_until(const char *text, const struct sockaddr_in *address, double seconds, int *fd)
-{
-    uint64_t deadline = deadline_after(seconds), pause = RETRY_FIRST_NS;
+    struct control_reader reader = {.have = 0};
+    struct control_frame frame = {.length = 0};
     enum status status;
-    int error = 0;
-    while ((status = connect_once(address, deadline, fd, &error)) == STATUS_AGAIN) {
-        if (deadline_passed(deadline))
-            return fail(STATUS_TIMEOUT, "connect to the launcher at %.60s: %s for %.3g s: is it still running?", text,
-                        strerror(error), seconds);
+    while ((status = control_read(&reader, fd, CONTROL_UNKNOWN_SERVER_LIMIT, &frame)) == STATUS_AGAIN) {
+        struct pollfd ready = {.fd = fd, .events = POLLIN};
+        (void)poll(&ready, 1, poll_ms(deadline)); /* reading tells what is wrong */
+        if (deadline_passed(deadline)) {
+            status = fail(STATUS_TIMEOUT, "it takes connections and says nothing");
+            break;
+        }
+    }
+    if (status == STATUS_OK)
+        status = control_challenge_get(&frame, nonce);
+    control_reader_release(&reader);
+    return status;
+}
+
+/* One attempt. */
+static enum status connect_once(const char *host, int port, uint64_t deadline, int *fd,
+                                unsigned char nonce[PROOF_NONCE_BYTES])
+{
+    struct addrinfo *list = NULL;
+    TRY(address_resolve(host, port, &list));
+    const int error = address_connect(list, deadline, fd);
+    freeaddrinfo(list);
+    if (error != 0)
+        return fail(STATUS_UNAVAILABLE, "%s", strerror(error));
+    enum status status = read_challenge(*fd, deadline, nonce);
+    if (status != STATUS_OK) {
+        close(*fd);
+        *fd = -1;
+    }
+    return status;
+}
+
+static enum status connect_until(const struct channel_request *request, int *fd, unsigned char nonce[PROOF_NONCE_BYTES])
+{
+    uint64_t deadline = deadline_after(request->deadline), pause = RETRY_FIRST_NS;
+    char host[ADDRESS_HOST_BYTES];
+    enum status status;
+    int port = 0;
+    TRY(address_split(request->hosted ? "rank 0's address" : "CHORALE_CONTROL", request->address, host, &port));
+    while ((status = connect_once(host, port, deadline, fd, nonce)) != STATUS_OK) {
+        if (status == STATUS_NO_MEMORY)
+            return status;
+        if (deadline_passed(deadline)) {
+            char why[256];
+            (void)snprintf(why, sizeof why, "%.255s", status_message());
+            return fail(STATUS_TIMEOUT, "connect to %s at %s: %s, for %.3g s: %s", server_name(request->hosted),
+                        request->address, why, request->deadline,
+                        request->hosted ? "see whether it was started there, and that the port is its own"
+                                        : "is it still running?");
+        }
         clock_sleep_ns(pause);
         pause = pause < RETRY_LAST_NS ? pause * 2 : pause;
     }
-    return status;
+    return STATUS_OK;
 }
 
 /* --- the thread --- */
@@ -182,6 +174,46 @@ static void take_gathered(struct channel *channel, struct control_reader *reader
     pthread_mutex_unlock(&channel->lock);
 }
 
+/* Whoever listened at the address, only this job's server can answer our nonce. */
+static enum status take_welcome(struct channel *channel, const struct control_frame *frame)
+{
+    if (frame->length < PROOF_BYTES || frame->length > CONTROL_WELCOME_BYTES ||
+        !proof_equal(frame->payload, channel->welcome))
+        return fail(STATUS_USAGE,
+                    "join the job: what listens at the address of %s does not know the job's token: it "
+                    "belongs to another job",
+                    server_name(channel->hosted));
+    pthread_mutex_lock(&channel->lock);
+    control_line_get(channel->server, frame->payload + PROOF_BYTES, frame->length - PROOF_BYTES);
+    pthread_mutex_unlock(&channel->lock);
+    raise_flag(channel, &channel->welcomed);
+    return STATUS_OK;
+}
+
+/* The connection to the server has ended. */
+static enum status server_lost(struct channel *channel)
+{
+    if (!channel->hosted)
+        return fail(STATUS_PEER_LOST, "the launcher is gone: it was killed or has crashed: start the job again");
+    if (channel->server[0] == '\0')
+        return fail(STATUS_PEER_LOST,
+                    "rank 0: ended before all workers had joined, or its connection was lost: see what "
+                    "it wrote");
+    return fail(STATUS_PEER_LOST,
+                "rank 0 on %s: ended or was killed, or its connection was lost: the job was ended: see "
+                "what its launcher says",
+                channel->server);
+}
+
+/* A server in rank 0's process may end when all have left. */
+static bool may_end(struct channel *channel)
+{
+    pthread_mutex_lock(&channel->lock);
+    const bool left = channel->hosted && channel->acknowledged;
+    pthread_mutex_unlock(&channel->lock);
+    return left;
+}
+
 /* STATUS_OK, or why the job is over; *stopped when the launcher said so. */
 static enum status handle_frame(struct channel *channel, struct control_reader *reader,
                                 const struct control_frame *frame, bool *stopped)
@@ -190,8 +222,7 @@ static enum status handle_frame(struct channel *channel, struct control_reader *
     enum status why;
     switch (frame->type) {
     case CONTROL_WELCOME:
-        raise_flag(channel, &channel->welcomed);
-        return STATUS_OK;
+        return take_welcome(channel, frame);
     case CONTROL_GATHERED:
         take_gathered(channel, reader, frame->length);
         return STATUS_OK;
@@ -203,7 +234,8 @@ static enum status handle_frame(struct channel *channel, struct control_reader *
         *stopped = true;
         return fail(why, "%s", text);
     default:
-        return fail(STATUS_FORMAT, "control channel: the launcher sent a message of type %d", (int)frame->type);
+        return fail(STATUS_FORMAT, "control channel: %s sent a message of type %d", server_name(channel->hosted),
+                    (int)frame->type);
     }
 }
 
@@ -215,17 +247,21 @@ static bool read_frames(struct channel *channel, struct control_reader *reader)
     enum status status = STATUS_OK;
     while (status == STATUS_OK) {
         status = control_read(reader, channel->fd, CONTROL_WORKER_LIMIT, &frame);
-        if (status == STATUS_PEER_LOST)
-            (void)fail(status, "the launcher is gone: it was killed or has crashed: start the job again");
+        if (status == STATUS_PEER_LOST && may_end(channel))
+            return false;
+        if (status == STATUS_PEER_LOST || status == STATUS_IO)
+            status = server_lost(channel);
         if (status == STATUS_OK)
             status = handle_frame(channel, reader, &frame, &stopped);
     }
     if (status == STATUS_AGAIN)
         return true;
-    if (stopped && status != STATUS_USAGE) /* a wrong token: then the launcher stops us, but tells nobody */
+    if (stopped &&
+        status != STATUS_REFUSED) /* a wrong token: then the server stops us, but tells of us as of a stranger */
         raise_flag(channel, &channel->stopped);
-    /* the launcher tells the user why it stops us; without it, one of us has to speak */
-    channel_fail(channel, status, status_message(), !stopped && channel->rank == 0);
+    /* the server tells the user why it stops us: the launcher itself, or who hosts it; without it, one has to speak */
+    channel_fail(channel, status, status_message(),
+                 stopped ? channel->hosted && channel->rank == 0 : atomic_load(&channel->speak));
     return false;
 }
 
@@ -262,6 +298,11 @@ static enum status thread_start(struct channel *channel)
 
 /* --- the caller's side --- */
 
+void channel_speak(struct channel *channel, bool speak)
+{
+    atomic_store(&channel->speak, speak);
+}
+
 enum status channel_check(struct channel *channel)
 {
     int status = atomic_load_explicit(&channel->status, memory_order_acquire);
@@ -277,11 +318,13 @@ static enum status send_all(struct channel *channel, const unsigned char *bytes,
             continue;
         }
         if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
-            return fail(STATUS_PEER_LOST, "control channel: send: %s: the launcher is gone", strerror(errno));
+            return fail(STATUS_PEER_LOST, "control channel: send: %s: %s is gone", strerror(errno),
+                        server_name(channel->hosted));
         struct pollfd ready = {.fd = channel->fd, .events = POLLOUT};
         (void)poll(&ready, 1, poll_ms(deadline)); /* send() tells what is wrong */
         if (deadline_passed(deadline))
-            return fail(STATUS_TIMEOUT, "control channel: the launcher takes no messages: it is stopped or hangs");
+            return fail(STATUS_TIMEOUT, "control channel: %s takes no messages: it is stopped or hangs",
+                        server_name(channel->hosted));
     }
     return STATUS_OK;
 }
@@ -320,13 +363,13 @@ static enum status wait_locked(struct channel *channel, const bool *flag, const 
     }
     while (!*flag && atomic_load(&channel->status) == STATUS_OK) {
         if (pthread_cond_timedwait(&channel->changed, &channel->lock, &until) == ETIMEDOUT && !*flag)
-            return fail(STATUS_TIMEOUT, "%s: no answer from the launcher in %.3g s: it is stopped or hangs", what,
-                        seconds);
+            return fail(STATUS_TIMEOUT, "%s: no answer from %s in %.3g s: it is stopped or hangs", what,
+                        server_name(channel->hosted), seconds);
     }
     return *flag ? STATUS_OK : channel_check(channel);
 }
 
-/* What went wrong may be known better by the thread than by a failed send: it reads the launcher's last words. */
+/* What went wrong may be known better by the thread than by a failed send: it reads the server's last words. */
 static enum status send_or_reason(struct channel *channel, enum status sent)
 {
     if (sent != STATUS_PEER_LOST)
@@ -351,8 +394,8 @@ static enum status copy_gathered(struct channel *channel, size_t bytes, void *al
 {
     size_t total = (size_t)channel->size * bytes;
     if (channel->payload_bytes != total + 4 || control_get_u32(channel->payload) != channel->sequence)
-        return fail(STATUS_INTERNAL, "all-gather %lu: the launcher answered with %zu bytes, %zu are expected",
-                    (unsigned long)channel->sequence, channel->payload_bytes, total + 4);
+        return fail(STATUS_INTERNAL, "all-gather %lu: %s answered with %zu bytes, %zu are expected",
+                    (unsigned long)channel->sequence, server_name(channel->hosted), channel->payload_bytes, total + 4);
     if (total > 0)
         memcpy(all, channel->payload + 4, total);
     return STATUS_OK;
@@ -444,6 +487,8 @@ static enum status create(const struct channel_request *request, struct channel 
     channel->wake = -1;
     channel->rank = request->hello.rank;
     channel->size = request->hello.size;
+    channel->hosted = request->hosted;
+    atomic_init(&channel->speak, request->hello.rank == (request->hosted ? 1 : 0));
     channel->deadline = request->deadline;
     channel->failed = request->failed;
     channel->context = request->context;
@@ -457,7 +502,7 @@ static enum status create(const struct channel_request *request, struct channel 
     return STATUS_OK;
 }
 
-/* Without the thread nothing can be awaited, but the launcher can be told: it then is the one who tells the user. */
+/* Without the thread nothing can be awaited, but the server can be told: it then is the one who tells the user. */
 static enum status give_up(struct channel *channel, const struct channel_request *request, const unsigned char *hello,
                            size_t length, enum status status)
 {
@@ -475,11 +520,12 @@ static enum status give_up(struct channel *channel, const struct channel_request
 
 static enum status greet(struct channel *channel, const struct channel_request *request)
 {
-    struct sockaddr_in address;
-    unsigned char hello[CONTROL_HELLO_BYTES];
-    const size_t length = control_hello_put(hello, &request->hello);
-    TRY(address_parse(request->address, &address));
-    TRY(connect_until(request->address, &address, request->deadline, &channel->fd));
+    struct control_hello said = request->hello;
+    unsigned char nonce[PROOF_NONCE_BYTES], hello[CONTROL_HELLO_BYTES];
+    TRY(proof_random(said.nonce, sizeof said.nonce));
+    TRY(connect_until(request, &channel->fd, nonce));
+    const size_t length = control_hello_put(hello, &said, request->token, nonce);
+    proof_make(request->token, PROOF_SERVER, nonce, said.nonce, NULL, 0, channel->welcome);
     channel->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (channel->wake < 0)
         return fail(STATUS_IO, "control channel: eventfd: %s", strerror(errno));

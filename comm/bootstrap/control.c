@@ -9,7 +9,7 @@
 
 #include "base/memory.h"
 
-#define PROTOCOL 0x63683031u /* "ch01": a stranger's first four bytes are hardly these */
+#define PROTOCOL 0x63683032u /* "ch02": a stranger's first four bytes are hardly these */
 
 double control_deadline(double seconds)
 {
@@ -110,31 +110,61 @@ void control_reader_release(struct control_reader *reader)
     *reader = (struct control_reader){.have = 0};
 }
 
-size_t control_hello_put(unsigned char *payload, const struct control_hello *hello)
+void control_line_get(char *text, const unsigned char *bytes, size_t length)
 {
-    size_t host = strnlen(hello->host, CONTROL_HOST_BYTES);
-    control_put_u32(payload, PROTOCOL);
-    memcpy(payload + 4, hello->token, CONTROL_TOKEN_BYTES);
-    control_put_u32(payload + 20, hello->rank);
-    control_put_u32(payload + 24, hello->size);
-    control_put_u32(payload + 28, hello->pid);
-    control_put_u32(payload + 32, hello->deadline_ms);
-    memcpy(payload + 36, hello->host, host);
-    return 36 + host;
+    for (size_t i = 0; i < length; i++)
+        text[i] = bytes[i] >= ' ' && bytes[i] != 127 ? (char)bytes[i] : ' ';
+    text[length] = '\0';
 }
 
-enum status control_hello_get(const struct control_frame *frame, struct control_hello *hello)
+void control_challenge_put(unsigned char *payload, const unsigned char nonce[PROOF_NONCE_BYTES])
 {
-    if (frame->type != CONTROL_HELLO || frame->length < 36 || frame->length > CONTROL_HELLO_BYTES ||
+    control_put_u32(payload, PROTOCOL);
+    memcpy(payload + 4, nonce, PROOF_NONCE_BYTES);
+}
+
+enum status control_challenge_get(const struct control_frame *frame, unsigned char nonce[PROOF_NONCE_BYTES])
+{
+    if (frame->type != CONTROL_CHALLENGE || frame->length != CONTROL_CHALLENGE_BYTES ||
         control_get_u32(frame->payload) != PROTOCOL)
+        return fail(STATUS_FORMAT, "it does not speak this program's protocol, or another version's");
+    memcpy(nonce, frame->payload + 4, PROOF_NONCE_BYTES);
+    return STATUS_OK;
+}
+
+/* The proof stands before all that it is over. */
+size_t control_hello_put(unsigned char *payload, const struct control_hello *hello,
+                         const unsigned char token[CONTROL_TOKEN_BYTES], const unsigned char nonce[PROOF_NONCE_BYTES])
+{
+    const size_t host = strnlen(hello->host, CONTROL_HOST_BYTES);
+    unsigned char *said = payload + PROOF_BYTES, *fields = said + PROOF_NONCE_BYTES;
+    memcpy(said, hello->nonce, PROOF_NONCE_BYTES);
+    control_put_u32(fields, hello->rank);
+    control_put_u32(fields + 4, hello->size);
+    control_put_u32(fields + 8, hello->pid);
+    control_put_u32(fields + 12, hello->deadline_ms);
+    memcpy(fields + 16, hello->host, host);
+    proof_make(token, PROOF_WORKER, nonce, hello->nonce, fields, 16 + host, payload);
+    return CONTROL_HELLO_FIXED + host;
+}
+
+enum status control_hello_get(const struct control_frame *frame, const unsigned char token[CONTROL_TOKEN_BYTES],
+                              const unsigned char nonce[PROOF_NONCE_BYTES], struct control_hello *hello)
+{
+    unsigned char proof[PROOF_BYTES];
+    if (frame->type != CONTROL_HELLO || frame->length < CONTROL_HELLO_FIXED || frame->length > CONTROL_HELLO_BYTES)
         return fail(STATUS_FORMAT, "control channel: the first message is no greeting of this version");
-    memcpy(hello->token, frame->payload + 4, CONTROL_TOKEN_BYTES);
-    hello->rank = control_get_u32(frame->payload + 20);
-    hello->size = control_get_u32(frame->payload + 24);
-    hello->pid = control_get_u32(frame->payload + 28);
-    hello->deadline_ms = control_get_u32(frame->payload + 32);
-    memset(hello->host, 0, sizeof hello->host);
-    memcpy(hello->host, frame->payload + 36, frame->length - 36);
+    const unsigned char *said = frame->payload + PROOF_BYTES, *fields = said + PROOF_NONCE_BYTES;
+    const size_t host = frame->length - CONTROL_HELLO_FIXED;
+    memcpy(hello->nonce, said, PROOF_NONCE_BYTES);
+    hello->rank = control_get_u32(fields);
+    hello->size = control_get_u32(fields + 4);
+    hello->pid = control_get_u32(fields + 8);
+    hello->deadline_ms = control_get_u32(fields + 12);
+    control_line_get(hello->host, fields + 16, host);
+    proof_make(token, PROOF_WORKER, nonce, hello->nonce, fields, 16 + host, proof);
+    if (!proof_equal(proof, frame->payload))
+        return fail(STATUS_REFUSED, "wrong token");
     return STATUS_OK;
 }
 
@@ -152,10 +182,7 @@ enum status control_text_get(const struct control_frame *frame, enum status *sta
         return fail(STATUS_FORMAT, "control channel: a text of %zu bytes", frame->length);
     int32_t code = (int32_t)control_get_u32(frame->payload);
     *status = code < STATUS_OK && code >= STATUS_INTERRUPTED ? (enum status)code : STATUS_INTERNAL;
-    size_t length = frame->length - 4;
-    for (size_t i = 0; i < length; i++) /* one line, whatever was sent */
-        text[i] = frame->payload[4 + i] >= ' ' ? (char)frame->payload[4 + i] : ' ';
-    text[length] = '\0';
+    control_line_get(text, frame->payload + 4, frame->length - 4);
     return STATUS_OK;
 }
 

@@ -1,11 +1,13 @@
-/* control.h - the control protocol between workers and launcher: frames on a stream socket.
+/* control.h - the control protocol between workers and control server: frames on a stream socket.
  *
  * A frame is an 8-byte header (payload bytes, type; both 32-bit little-endian) and the payload. Whatever comes from
  * the socket is checked before it is believed: the type, the length against a limit that the reader chooses, and the
  * fields against the length.
  *
- *   worker -> launcher: HELLO, then GATHER ... (one at a time), ABORT, GOODBYE
- *   launcher -> worker: WELCOME when all have said HELLO, GATHERED, GOODBYE_ACK, STOP
+ *   server -> worker: CHALLENGE at once, WELCOME when all have said HELLO, GATHERED, GOODBYE_ACK, STOP
+ *   worker -> server: HELLO in answer to CHALLENGE, then GATHER ... (one at a time), ABORT, GOODBYE
+ *
+ * The server is the local launcher, or rank 0 when another launcher has started the workers (server.h).
  */
 #ifndef CHORALE_COMM_BOOTSTRAP_CONTROL_H
 #define CHORALE_COMM_BOOTSTRAP_CONTROL_H
@@ -14,25 +16,30 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "comm/bootstrap/proof.h"
 
 enum control_type {
-    CONTROL_HELLO = 1,   /* struct control_hello                                     */
-    CONTROL_WELCOME,     /* empty                                                    */
-    CONTROL_GATHER,      /* sequence (4 bytes), the worker's bytes                   */
-    CONTROL_GATHERED,    /* sequence (4 bytes), the bytes of all workers             */
-    CONTROL_ABORT,       /* status (4 bytes), text                                   */
-    CONTROL_GOODBYE,     /* empty                                                    */
-    CONTROL_GOODBYE_ACK, /* empty                                                    */
-    CONTROL_STOP,        /* status (4 bytes), text                                   */
+    CONTROL_CHALLENGE = 1, /* version (4 bytes), nonce                               */
+    CONTROL_HELLO,         /* struct control_hello                                     */
+    CONTROL_WELCOME,       /* proof, the server's host                                 */
+    CONTROL_GATHER,        /* sequence (4 bytes), the worker's bytes                   */
+    CONTROL_GATHERED,      /* sequence (4 bytes), the bytes of all workers             */
+    CONTROL_ABORT,         /* status (4 bytes), text                                   */
+    CONTROL_GOODBYE,       /* empty                                                    */
+    CONTROL_GOODBYE_ACK,   /* empty                                                    */
+    CONTROL_STOP,          /* status (4 bytes), text                                   */
     CONTROL_TYPES
 };
 
 enum {
     CONTROL_HEADER_BYTES = 8,
-    CONTROL_TOKEN_BYTES = 16,
+    CONTROL_TOKEN_BYTES = PROOF_TOKEN_BYTES,
     CONTROL_TOKEN_TEXT = 2 * CONTROL_TOKEN_BYTES + 1, /* in hexadecimal, with the NUL */
     CONTROL_HOST_BYTES = 64,
-    CONTROL_HELLO_BYTES = 36 + CONTROL_HOST_BYTES, /* the longest */
+    CONTROL_CHALLENGE_BYTES = 4 + PROOF_NONCE_BYTES,
+    CONTROL_HELLO_FIXED = PROOF_BYTES + PROOF_NONCE_BYTES + 4 * 4,
+    CONTROL_HELLO_BYTES = CONTROL_HELLO_FIXED + CONTROL_HOST_BYTES, /* the longest */
+    CONTROL_WELCOME_BYTES = PROOF_BYTES + CONTROL_HOST_BYTES,       /* the longest */
     CONTROL_TEXT_BYTES = 1023,
     CONTROL_GATHER_BYTES = 65536,
     CONTROL_WORKERS = 1024
@@ -45,11 +52,12 @@ enum {
 
 /* The limits that each side sets to the payload of a frame. */
 #define CONTROL_STRANGER_LIMIT ((size_t)CONTROL_HELLO_BYTES)
-#define CONTROL_LAUNCHER_LIMIT ((size_t)CONTROL_GATHER_BYTES + 4)
+#define CONTROL_MEMBER_LIMIT ((size_t)CONTROL_GATHER_BYTES + 4)
+#define CONTROL_UNKNOWN_SERVER_LIMIT ((size_t)CONTROL_TEXT_BYTES + 4)
 #define CONTROL_WORKER_LIMIT ((size_t)CONTROL_GATHER_BYTES * CONTROL_WORKERS + 4)
 
 struct control_hello {
-    unsigned char token[CONTROL_TOKEN_BYTES];
+    unsigned char nonce[PROOF_NONCE_BYTES]; /* the worker's */
     uint32_t rank, size;
     uint32_t pid;
     uint32_t deadline_ms; /* what this worker lets a wait of the control channel take */
@@ -82,12 +90,22 @@ void control_header(unsigned char header[CONTROL_HEADER_BYTES], enum control_typ
 /* `seconds` <= 0: the default. */
 double control_deadline(double seconds);
 
+/* `length` bytes from outside as a line of text, which holds one more: control characters become spaces. */
+void control_line_get(char *text, const unsigned char *bytes, size_t length);
+
 void control_put_u32(unsigned char *bytes, uint32_t value);
 uint32_t control_get_u32(const unsigned char *bytes);
 
-/* HELLO's payload; returns its length. `payload` holds CONTROL_HELLO_BYTES. */
-size_t control_hello_put(unsigned char *payload, const struct control_hello *hello);
-enum status control_hello_get(const struct control_frame *frame, struct control_hello *hello) MUST_CHECK;
+/* CHALLENGE's payload is CONTROL_CHALLENGE_BYTES. STATUS_FORMAT: not one of this version. */
+void control_challenge_put(unsigned char *payload, const unsigned char nonce[PROOF_NONCE_BYTES]);
+enum status control_challenge_get(const struct control_frame *frame, unsigned char nonce[PROOF_NONCE_BYTES]) MUST_CHECK;
+
+/* HELLO's payload; returns its length. `payload` holds CONTROL_HELLO_BYTES. `nonce` is the server's. */
+size_t control_hello_put(unsigned char *payload, const struct control_hello *hello,
+                         const unsigned char token[CONTROL_TOKEN_BYTES], const unsigned char nonce[PROOF_NONCE_BYTES]);
+/* STATUS_FORMAT: no greeting. STATUS_REFUSED: one by somebody who does not know the token: *hello is filled all the same. */
+enum status control_hello_get(const struct control_frame *frame, const unsigned char token[CONTROL_TOKEN_BYTES],
+                              const unsigned char nonce[PROOF_NONCE_BYTES], struct control_hello *hello) MUST_CHECK;
 
 /* ABORT's and STOP's payload; returns its length. `payload` holds 4 + CONTROL_TEXT_BYTES; a longer text is cut. */
 size_t control_text_put(unsigned char *payload, enum status status, const char *text);

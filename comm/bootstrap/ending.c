@@ -52,8 +52,8 @@ void verdict_give(struct launcher *launcher, enum certainty certainty, enum stat
 
 void verdict_failed(struct launcher *launcher, enum status status)
 {
-    verdict_give(launcher, VERDICT_CERTAIN, status, -1, status_exit_code(status), "launcher on %s: %s", launcher->host,
-                 status_message());
+    verdict_give(launcher, VERDICT_CERTAIN, status, -1, status_exit_code(status), "%s on %s: %s",
+                 launcher->hosted ? "control server" : "launcher", launcher->host, status_message());
 }
 
 /* "SIGKILL" */
@@ -197,7 +197,7 @@ void ending_signal(struct launcher *launcher, int signal)
 static void ending_begin(struct launcher *launcher)
 {
     launcher->ending_since = clock_ns();
-    members_stop(launcher);
+    members_stop(launcher, 0, launcher->size);
     for (int i = 0; i < launcher->size; i++) {
         struct member *member = &launcher->members[i];
         if (member->state != MEMBER_STARTED)

@@ -1,5 +1,6 @@
 /* launcher.h - the state of the local launcher, shared by its files: launch.c starts the workers and runs the loop,
- * members.c serves the control channel, ending.c decides why a job ends and sees that everything of it goes.
+ * members.c serves the control channel, ending.c decides why a job ends and sees that everything of it goes. The control
+ * server in rank 0's process (server.c) has the same state without processes.
  *
  * One thread; all files work on the same struct between two calls of poll(). Deadlines are those of base/clock.h;
  * NEVER stands for none.
@@ -13,6 +14,7 @@
 #include <sys/types.h>
 
 #include "base/status.h"
+#include "comm/bootstrap/address.h"
 #include "comm/bootstrap/connection.h"
 #include "comm/bootstrap/control.h"
 #include "comm/bootstrap/label.h"
@@ -42,13 +44,16 @@ struct member {
     double patience;   /* seconds that it lets a gather take              */
     uint64_t lost_due; /* its connection was closed: until then it may die */
     char host[CONTROL_HOST_BYTES + 1];
+    unsigned char welcome[PROOF_BYTES]; /* the server's proof for it */
     struct connection connection;
     struct label_source streams[2]; /* label mode: stdout, stderr */
 };
 
 struct stranger {
     struct connection connection;
-    uint64_t since;
+    uint64_t since, due; /* when it is turned away */
+    unsigned char nonce[PROOF_NONCE_BYTES];
+    char address[ADDRESS_BYTES];
 };
 
 struct gather {
@@ -78,7 +83,11 @@ struct verdict {
 };
 
 struct launcher {
-    const struct launch_request *request;
+    const struct launch_request *request; /* NULL: hosted */
+    bool hosted;       /* in rank 0's process, by a thread of its own (server.c): others start the workers,
+                                             and none is a child of ours */
+    job_note_fn *note; /* may be NULL */
+    void *note_context;
     double deadline;
     int size;
     struct member *members;
@@ -90,6 +99,7 @@ struct launcher {
     unsigned char token[CONTROL_TOKEN_BYTES];
     char host[CONTROL_HOST_BYTES + 1];
     int joined; /* how many have said HELLO */
+    int turned_away;
     bool welcomed;
     uint64_t join_due;
     int signal;            /* that asked us to end; 0: none         */
@@ -110,8 +120,8 @@ void members_read(struct launcher *launcher, int rank);
 void members_check_deadlines(struct launcher *launcher);
 /* The earliest of those deadlines. */
 uint64_t members_next_deadline(const struct launcher *launcher);
-/* Tell everyone who has joined that the job ends, and why. */
-void members_stop(struct launcher *launcher);
+/* Tell those of the ranks low .. high - 1 who have joined that the job ends, and why. */
+void members_stop(struct launcher *launcher, int low, int high);
 
 /* --- ending.c --- */
 

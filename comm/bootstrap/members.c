@@ -1,8 +1,6 @@
 /* members.c - the launcher's side of the control protocol. */
 #define _GNU_SOURCE /* accept4 */
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -11,8 +9,10 @@
 #include "base/text.h"
 #include "comm/bootstrap/launcher.h"
 
-#define LOST_GRACE 0.3 /* seconds from the end of a connection to the end of its process */
-#define RANKS_NAMED 16 /* in a message */
+#define LOST_GRACE 0.3         /* seconds from the end of a connection to the end of its process */
+#define RANKS_NAMED 16         /* in a message */
+#define STRANGER_PATIENCE 10.0 /* seconds for a greeting, or the deadline if that is shorter */
+#define STRANGERS_NAMED 8      /* one line each; whoever scans ports must not fill the log */
 
 /* --- sending --- */
 
@@ -48,10 +48,10 @@ static void send_empty(struct launcher *launcher, struct connection *connection,
     blob_release(blob);
 }
 
-void members_stop(struct launcher *launcher)
+void members_stop(struct launcher *launcher, int low, int high)
 {
     struct blob *blob = text_blob(CONTROL_STOP, launcher->verdict.status, launcher->verdict.message);
-    for (int i = 0; i < launcher->size && blob != NULL; i++) {
+    for (int i = low; i < high && blob != NULL; i++) {
         if (!launcher->members[i].aborted) /* who has said it knows it */
             connection_send(&launcher->members[i].connection, blob);
     }
@@ -86,6 +86,21 @@ static bool has_not_arrived(const struct member *member)
 
 /* --- joining --- */
 
+static void welcome_one(struct launcher *launcher, struct member *member)
+{
+    const size_t host = strnlen(launcher->host, CONTROL_HOST_BYTES);
+    struct blob *blob = NULL;
+    enum status status = blob_create(&blob, CONTROL_WELCOME, PROOF_BYTES + host);
+    if (status != STATUS_OK) {
+        verdict_failed(launcher, status);
+        return;
+    }
+    memcpy(blob_payload(blob), member->welcome, PROOF_BYTES);
+    memcpy(blob_payload(blob) + PROOF_BYTES, launcher->host, host);
+    connection_send(&member->connection, blob);
+    blob_release(blob);
+}
+
 static void welcome(struct launcher *launcher)
 {
     if (launcher->joined < launcher->size)
@@ -93,16 +108,7 @@ static void welcome(struct launcher *launcher)
     launcher->welcomed = true;
     launcher->join_due = NEVER;
     for (int i = 0; i < launcher->size; i++)
-        send_empty(launcher, &launcher->members[i].connection, CONTROL_WELCOME);
-}
-
-/* Without a branch on secret bytes: the time that it takes tells a stranger nothing. */
-static bool same_token(const unsigned char *a, const unsigned char *b)
-{
-    unsigned different = 0;
-    for (int i = 0; i < CONTROL_TOKEN_BYTES; i++)
-        different |= (unsigned)(a[i] ^ b[i]);
-    return different == 0;
+        welcome_one(launcher, &launcher->members[i]);
 }
 
 /* It knows the token, so it is one of ours; can it be the rank it says? Otherwise the job can't go on. */
@@ -110,18 +116,21 @@ static bool is_welcome(struct launcher *launcher, const struct control_hello *he
 {
     if (hello->size != (uint32_t)launcher->size || hello->rank >= hello->size) {
         verdict_give(launcher, VERDICT_CERTAIN, STATUS_USAGE, -1, 2,
-                     "process %lu on %s: joins as rank %lu of %lu, but the job has %d workers: RANK or WORLD_SIZE was "
-                     "changed after the launcher set it",
-                     (unsigned long)hello->pid, launcher->host, (unsigned long)hello->rank, (unsigned long)hello->size,
-                     launcher->size);
+                     "process %lu on %s: joins as rank %lu of %lu, but the job has %d workers: %s",
+                     (unsigned long)hello->pid, hello->host, (unsigned long)hello->rank, (unsigned long)hello->size,
+                     launcher->size,
+                     launcher->hosted ? "start all with the same number of workers"
+                                      : "RANK or WORLD_SIZE was changed after the launcher set it");
         return false;
     }
     const struct member *member = &launcher->members[hello->rank];
     if (member->state != MEMBER_STARTED) {
         verdict_give(launcher, VERDICT_CERTAIN, STATUS_USAGE, (int)hello->rank, 2,
-                     "rank %lu on %s: process %lu joins although process %ld has joined as this rank: one program a "
-                     "worker can join, once; unset CHORALE_CONTROL for the others",
-                     (unsigned long)hello->rank, member->host, (unsigned long)hello->pid, member->joined_pid);
+                     "rank %lu on %s: process %lu on %s joins although process %ld has joined as this rank: %s",
+                     (unsigned long)hello->rank, member->host, (unsigned long)hello->pid, hello->host,
+                     member->joined_pid,
+                     launcher->hosted ? "give each worker a rank of its own"
+                                      : "one program a worker can join, once; unset CHORALE_CONTROL for the others");
         return false;
     }
     if (member->dead) {
@@ -134,11 +143,12 @@ static bool is_welcome(struct launcher *launcher, const struct control_hello *he
 }
 
 /* The stranger becomes a member. */
-static void admit(struct launcher *launcher, struct connection *connection, const struct control_hello *hello)
+static void admit(struct launcher *launcher, struct stranger *stranger, const struct control_hello *hello)
 {
     struct member *member = &launcher->members[hello->rank];
-    member->connection = *connection;
-    connection_init(connection, -1);
+    member->connection = stranger->connection;
+    connection_init(&stranger->connection, -1);
+    proof_make(launcher->token, PROOF_SERVER, stranger->nonce, hello->nonce, NULL, 0, member->welcome);
     member->state = MEMBER_JOINED;
     launcher->joined++;
     member->joined_pid = (long)hello->pid;
@@ -158,34 +168,53 @@ static void admit(struct launcher *launcher, struct connection *connection, cons
         welcome(launcher);
 }
 
-static void greet(struct launcher *launcher, struct connection *connection, const struct control_hello *hello)
+static void greet(struct launcher *launcher, struct stranger *stranger, const struct control_hello *hello)
 {
-    if (!same_token(hello->token, launcher->token)) {
-        dismiss(connection, STATUS_USAGE,
-                "join the job: wrong token: CHORALE_TOKEN is of another job than CHORALE_CONTROL");
-        return;
-    }
     if (launcher->verdict.certainty == VERDICT_CERTAIN || !is_welcome(launcher, hello)) {
-        dismiss(connection, launcher->verdict.status, launcher->verdict.message);
+        dismiss(&stranger->connection, launcher->verdict.status, launcher->verdict.message);
         return;
     }
-    admit(launcher, connection, hello);
+    admit(launcher, stranger, hello);
+}
+
+/* Not of this job, whatever it was: it goes, the job goes on, and one line says so. */
+static void turn_away(struct launcher *launcher, struct stranger *stranger, const char *why)
+{
+    char line[ADDRESS_BYTES + 192];
+    connection_close(&stranger->connection);
+    if (launcher->note == NULL || launcher->turned_away > STRANGERS_NAMED)
+        return;
+    if (launcher->turned_away++ < STRANGERS_NAMED)
+        (void)snprintf(line, sizeof line, "control channel: turned away %s: %s: the job goes on", stranger->address,
+                       why);
+    else
+        (void)snprintf(line, sizeof line, "control channel: more strangers come: they are turned away in silence");
+    launcher->note(launcher->note_context, line);
 }
 
 void members_read_stranger(struct launcher *launcher, int index)
 {
-    struct connection *connection = &launcher->strangers[index].connection;
+    struct stranger *stranger = &launcher->strangers[index];
+    struct connection *connection = &stranger->connection;
     struct control_frame frame = {.length = 0};
     struct control_hello hello;
+    connection_flush(connection);
     enum status status = control_read(&connection->reader, connection->fd, CONTROL_STRANGER_LIMIT, &frame);
     if (status == STATUS_AGAIN)
         return;
     if (status == STATUS_OK)
-        status = control_hello_get(&frame, &hello);
-    if (status == STATUS_OK)
-        greet(launcher, connection, &hello);
-    else /* whatever it was, it is not of this job */
-        connection_close(connection);
+        status = control_hello_get(&frame, launcher->token, stranger->nonce, &hello);
+    if (status == STATUS_OK) {
+        greet(launcher, stranger, &hello);
+        return;
+    }
+    if (status == STATUS_REFUSED)
+        dismiss(connection, STATUS_REFUSED, "join the job: wrong token: it is of another job than the address");
+    turn_away(launcher, stranger,
+              status == STATUS_REFUSED     ? "it does not know the job's token"
+              : status == STATUS_FORMAT    ? "what it sends is no greeting of this program"
+              : status == STATUS_PEER_LOST ? "it closed without a greeting"
+                                           : status_message());
 }
 
 /* A free place; when too many are silent, the one that has been so for longest makes room. */
@@ -204,8 +233,27 @@ static int stranger_place(struct launcher *launcher)
     }
     if (used < places - launcher->joined || oldest < 0)
         return free_place;
-    connection_close(&launcher->strangers[oldest].connection);
+    turn_away(launcher, &launcher->strangers[oldest], "too many connections without a greeting");
     return oldest;
+}
+
+static void challenge(struct launcher *launcher, struct stranger *stranger, int fd)
+{
+    struct blob *blob = NULL;
+    connection_init(&stranger->connection, fd);
+    stranger->since = clock_ns();
+    stranger->due = deadline_after(launcher->deadline < STRANGER_PATIENCE ? launcher->deadline : STRANGER_PATIENCE);
+    address_of(fd, true, stranger->address);
+    enum status status = proof_random(stranger->nonce, sizeof stranger->nonce);
+    if (status == STATUS_OK)
+        status = blob_create(&blob, CONTROL_CHALLENGE, CONTROL_CHALLENGE_BYTES);
+    if (status != STATUS_OK) {
+        verdict_failed(launcher, status);
+        return;
+    }
+    control_challenge_put(blob_payload(blob), stranger->nonce);
+    connection_send(&stranger->connection, blob);
+    blob_release(blob);
 }
 
 void members_accept(struct launcher *launcher)
@@ -219,12 +267,8 @@ void members_accept(struct launcher *launcher)
                              launcher->host, strerror(errno));
             return; /* EAGAIN: that was all; others: that connection is gone already */
         }
-        int on = 1; /* as in channel.c */
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        int place = stranger_place(launcher);
-        connection_init(&launcher->strangers[place].connection, fd);
-        launcher->strangers[place].since = clock_ns();
-        members_read_stranger(launcher, place); /* a worker has mostly spoken by now: it is no stranger for long */
+        address_tune(fd);
+        challenge(launcher, &launcher->strangers[stranger_place(launcher)], fd);
     }
 }
 
@@ -331,7 +375,8 @@ static bool is_stopped(long pid)
 static int stopped_rank(const struct launcher *launcher)
 {
     for (int rank = 0; rank < launcher->size; rank++)
-        if (launcher->members[rank].state == MEMBER_JOINED && is_stopped(launcher->members[rank].joined_pid))
+        if (launcher->members[rank].state == MEMBER_JOINED &&
+            strcmp(launcher->members[rank].host, launcher->host) == 0 && is_stopped(launcher->members[rank].joined_pid))
             return rank;
     return -1;
 }
@@ -401,7 +446,7 @@ void members_read(struct launcher *launcher, int rank)
     struct control_frame frame = {.length = 0};
     while (member->connection.fd >= 0 && !member->connection.ended) {
         enum status status =
-            control_read(&member->connection.reader, member->connection.fd, CONTROL_LAUNCHER_LIMIT, &frame);
+            control_read(&member->connection.reader, member->connection.fd, CONTROL_MEMBER_LIMIT, &frame);
         if (status == STATUS_AGAIN)
             return;
         if (status == STATUS_OK) {
@@ -410,7 +455,7 @@ void members_read(struct launcher *launcher, int rank)
             malformed(launcher, rank, status_message());
         } else { /* closed; mostly the process is about to die, and how it dies says more */
             member->connection.ended = true;
-            member->lost_due = deadline_after(LOST_GRACE);
+            member->lost_due = launcher->hosted ? clock_ns() : deadline_after(LOST_GRACE);
         }
     }
 }
@@ -423,7 +468,15 @@ static void check_lost(struct launcher *launcher, int rank)
     if (!deadline_passed(member->lost_due))
         return;
     member->lost_due = NEVER;
-    if (member->state == MEMBER_JOINED && !member->aborted && !member->dead)
+    if (member->state != MEMBER_JOINED || member->aborted || member->dead)
+        return;
+    if (launcher->hosted)
+        verdict_give(
+            launcher, VERDICT_CERTAIN, STATUS_PEER_LOST, rank, 1,
+            "rank %d on %s: process %ld ended or was killed, or its connection was lost: the job was ended: see "
+            "what it wrote and what its launcher says",
+            rank, member->host, member->joined_pid);
+    else
         verdict_give(launcher, VERDICT_CERTAIN, STATUS_PEER_LOST, rank, 1,
                      "rank %d on %s: closed its control channel without leaving the job, while process %ld still runs: "
                      "it can't be watched any more",
@@ -437,11 +490,23 @@ static void check_join(struct launcher *launcher)
     struct text ranks = {.length = 0};
     name_ranks(launcher, has_not_joined, &ranks);
     verdict_give(launcher, VERDICT_CERTAIN, STATUS_TIMEOUT, -1, 1,
-                 "%s on %s: not joined within %.3g s of the first: see whether the host is overloaded, or raise the "
-                 "deadline",
+                 launcher->hosted
+                     ? "%s, awaited by rank 0 on %s: not joined within %.3g s: see whether they were started "
+                       "and can reach it, or raise the deadline"
+                     : "%s on %s: not joined within %.3g s of the first: see whether the host is "
+                       "overloaded, or raise the deadline",
                  text_string(&ranks), launcher->host, launcher->deadline);
     text_release(&ranks);
     launcher->join_due = NEVER;
+}
+
+/* Of the first that is missing. */
+static const char *missing_host(const struct launcher *launcher)
+{
+    int rank = 0;
+    while (rank + 1 < launcher->size && !has_not_arrived(&launcher->members[rank]))
+        rank++;
+    return launcher->members[rank].host;
 }
 
 static void check_gather(struct launcher *launcher)
@@ -454,7 +519,7 @@ static void check_gather(struct launcher *launcher)
     verdict_give(
         launcher, VERDICT_CERTAIN, STATUS_TIMEOUT, -1, 1,
         "%s on %s: not at %s %lu within %.3g s of rank %d: stopped, hanging or slow; raise the deadline if slow",
-        text_string(&ranks), launcher->host, gather->bytes > 0 ? "all-gather" : "barrier",
+        text_string(&ranks), missing_host(launcher), gather->bytes > 0 ? "all-gather" : "barrier",
         (unsigned long)gather->sequence, launcher->members[gather->first].patience, gather->first);
     text_release(&ranks);
     gather->due = NEVER;
@@ -464,6 +529,11 @@ void members_check_deadlines(struct launcher *launcher)
 {
     for (int i = 0; i < launcher->size; i++)
         check_lost(launcher, i);
+    for (int i = 0; i < launcher->size + STRANGERS; i++) {
+        struct stranger *stranger = &launcher->strangers[i];
+        if (stranger->connection.fd >= 0 && deadline_passed(stranger->due))
+            turn_away(launcher, stranger, "it said nothing, or not all of a greeting");
+    }
     check_join(launcher);
     check_gather(launcher);
 }
@@ -474,6 +544,10 @@ uint64_t members_next_deadline(const struct launcher *launcher)
     for (int i = 0; i < launcher->size; i++) {
         if (launcher->members[i].lost_due < next)
             next = launcher->members[i].lost_due;
+    }
+    for (int i = 0; i < launcher->size + STRANGERS; i++) {
+        if (launcher->strangers[i].connection.fd >= 0 && launcher->strangers[i].due < next)
+            next = launcher->strangers[i].due;
     }
     return next;
 }

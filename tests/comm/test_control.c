@@ -92,28 +92,60 @@ Test(control, unknown_types_and_long_frames_are_refused)
     expect_bad_header(CONTROL_GATHER, 0xffffffffu, CONTROL_WORKER_LIMIT);
 }
 
+static const unsigned char token[CONTROL_TOKEN_BYTES] = "0123456789abcde";
+static const unsigned char server_nonce[PROOF_NONCE_BYTES] = "the server's nonce";
+
 Test(control, greetings_survive_and_torn_ones_are_refused)
 {
     const struct control_hello hello = {
-        .token = "0123456789abcde", .rank = 3, .size = 70000, .pid = 0xfffffffeu, .deadline_ms = 30000, .host = "here"};
+        .nonce = "the worker's", .rank = 3, .size = 70000, .pid = 0xfffffffeu, .deadline_ms = 30000, .host = "he\nre"};
     struct control_hello read_back;
-    unsigned char payload[CONTROL_HELLO_BYTES];
-    size_t length = control_hello_put(payload, &hello);
+    unsigned char payload[CONTROL_HELLO_BYTES + 1];
+    size_t length = control_hello_put(payload, &hello, token, server_nonce);
     struct control_frame frame = {.type = CONTROL_HELLO, .payload = payload, .length = length};
-    cr_assert_eq(control_hello_get(&frame, &read_back), STATUS_OK);
-    cr_expect_arr_eq(read_back.token, hello.token, CONTROL_TOKEN_BYTES);
+    cr_assert_eq(control_hello_get(&frame, token, server_nonce, &read_back), STATUS_OK);
+    cr_expect_arr_eq(read_back.nonce, hello.nonce, PROOF_NONCE_BYTES);
     cr_expect_eq(read_back.rank, 3);
     cr_expect_eq(read_back.size, 70000);
     cr_expect_eq(read_back.pid, 0xfffffffeu);
     cr_expect_eq(read_back.deadline_ms, 30000);
-    cr_expect_str_eq(read_back.host, "here");
-    frame.length = 35;
-    cr_expect_eq(control_hello_get(&frame, &read_back), STATUS_FORMAT);
+    cr_expect_str_eq(read_back.host, "he re");
+    for (size_t i = 0; i < length * 8; i++) { /* every bit of it is covered by the proof */
+        payload[i / 8] ^= (unsigned char)(1 << i % 8);
+        cr_expect_eq(control_hello_get(&frame, token, server_nonce, &read_back), STATUS_REFUSED, "bit %zu", i);
+        payload[i / 8] ^= (unsigned char)(1 << i % 8);
+    }
+    cr_expect_eq(control_hello_get(&frame, server_nonce, server_nonce, &read_back), STATUS_REFUSED);
+    frame.length--;
+    cr_expect_eq(control_hello_get(&frame, token, server_nonce, &read_back), STATUS_REFUSED);
+    frame.length = CONTROL_HELLO_FIXED - 1;
+    cr_expect_eq(control_hello_get(&frame, token, server_nonce, &read_back), STATUS_FORMAT);
     frame.length = CONTROL_HELLO_BYTES + 1;
-    cr_expect_eq(control_hello_get(&frame, &read_back), STATUS_FORMAT);
-    frame.length = length;
+    cr_expect_eq(control_hello_get(&frame, token, server_nonce, &read_back), STATUS_FORMAT);
+}
+
+Test(control, a_recorded_greeting_is_worth_nothing_on_another_connection)
+{
+    const struct control_hello hello = {.nonce = "the worker's", .rank = 1, .size = 2};
+    struct control_hello read_back;
+    unsigned char payload[CONTROL_HELLO_BYTES], other[PROOF_NONCE_BYTES] = "another nonce";
+    const struct control_frame frame = {
+        .type = CONTROL_HELLO, .payload = payload, .length = control_hello_put(payload, &hello, token, server_nonce)};
+    cr_expect_eq(control_hello_get(&frame, token, other, &read_back), STATUS_REFUSED);
+}
+
+Test(control, challenges_of_other_versions_are_refused)
+{
+    unsigned char payload[CONTROL_CHALLENGE_BYTES], nonce[PROOF_NONCE_BYTES];
+    struct control_frame frame = {.type = CONTROL_CHALLENGE, .payload = payload, .length = sizeof payload};
+    control_challenge_put(payload, server_nonce);
+    cr_assert_eq(control_challenge_get(&frame, nonce), STATUS_OK);
+    cr_expect_arr_eq(nonce, server_nonce, sizeof nonce);
+    frame.length--;
+    cr_expect_eq(control_challenge_get(&frame, nonce), STATUS_FORMAT);
+    frame.length++;
     payload[0] ^= 1;
-    cr_expect_eq(control_hello_get(&frame, &read_back), STATUS_FORMAT);
+    cr_expect_eq(control_challenge_get(&frame, nonce), STATUS_FORMAT);
 }
 
 Test(control, texts_are_one_line_and_failures)
@@ -152,7 +184,7 @@ Test(control, random_bytes_do_no_harm)
         say(bytes, sizeof bytes);
         enum status status;
         while ((status = control_read(&reader, near, CONTROL_STRANGER_LIMIT, &frame)) == STATUS_OK)
-            (void)(control_hello_get(&frame, &hello) == STATUS_OK);
+            cr_assert_neq(control_hello_get(&frame, token, server_nonce, &hello), STATUS_OK);
         cr_assert(status == STATUS_AGAIN || status == STATUS_FORMAT);
         control_reader_release(&reader);
         while (recv(near, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
@@ -162,14 +194,14 @@ Test(control, random_bytes_do_no_harm)
 
 Test(control, tokens_survive_their_text)
 {
-    unsigned char token[CONTROL_TOKEN_BYTES], read_back[CONTROL_TOKEN_BYTES];
+    unsigned char written[CONTROL_TOKEN_BYTES], read_back[CONTROL_TOKEN_BYTES];
     char text[CONTROL_TOKEN_TEXT];
-    for (size_t i = 0; i < sizeof token; i++)
-        token[i] = (unsigned char)(i * 17 + 3);
-    control_token_text(token, text);
+    for (size_t i = 0; i < sizeof written; i++)
+        written[i] = (unsigned char)(i * 17 + 3);
+    control_token_text(written, text);
     cr_expect_eq(strlen(text), 32);
     cr_assert_eq(control_token_parse(text, read_back), STATUS_OK);
-    cr_expect_arr_eq(token, read_back, sizeof token);
+    cr_expect_arr_eq(written, read_back, sizeof written);
     cr_expect_eq(control_token_parse("", read_back), STATUS_USAGE);
     cr_expect_eq(control_token_parse("000000000000000000000000000000001", read_back), STATUS_USAGE);
 }

@@ -126,7 +126,8 @@ Test(job, torn_environments_name_the_variable)
     expect_torn("CHORALE_CONTROL", "localhost");
     expect_torn("CHORALE_CONTROL", "127.0.0.1:0");
     expect_torn("CHORALE_CONTROL", "127.0.0.1:65536");
-    expect_torn("CHORALE_CONTROL", "300.0.0.1:99");
+    expect_torn("CHORALE_CONTROL", ":99");
+    expect_torn("CHORALE_CONTROL", "[]:99");
     expect_torn("CHORALE_TOKEN", NULL);
     expect_torn("CHORALE_TOKEN", "0123");
     expect_torn("CHORALE_TOKEN", "g123456789abcdef0123456789abcdef");

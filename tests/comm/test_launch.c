@@ -543,11 +543,38 @@ static int impostor(long port, const char *token)
     return WEXITSTATUS(code);
 }
 
+/* One line each in FOLDER/notes. */
+static void note(void *context, const char *line)
+{
+    char path[512];
+    folder_path(context, "notes", path, sizeof path);
+    FILE *file = fopen(path, "a");
+    if (file != NULL) {
+        (void)fprintf(file, "%s\n", line);
+        (void)fclose(file);
+    }
+}
+
+/* How many lines of FOLDER/notes say it; NULL: how many there are. */
+static int noted(const char *what)
+{
+    char path[512], line[512];
+    int count = 0;
+    folder_path(folder, "notes", path, sizeof path);
+    FILE *file = fopen(path, "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        count += what == NULL || strstr(line, what) != NULL ? 1 : 0;
+    if (file != NULL)
+        (void)fclose(file);
+    return count;
+}
+
 Test(launch, strangers_do_not_disturb_the_job)
 {
     char *argv[] = {(char *)(size_t)SHELL, (char *)(size_t) "-c", (char *)(size_t)(GATED "exec " WORKER " happy $0"),
                     folder, NULL};
-    const struct launch_request request = {.workers = 2, .argv = argv, .must_join = true};
+    const struct launch_request request = {
+        .workers = 2, .argv = argv, .must_join = true, .note = note, .context = folder};
     struct background background = {.unwanted = 0};
     struct outcome outcome;
     int silent[60];
@@ -560,10 +587,10 @@ Test(launch, strangers_do_not_disturb_the_job)
     memset(flood, 'x', sizeof flood);
     close(stranger(port, flood, sizeof flood));
     close(stranger(port, "GET / HTTP/1.0\r\n\r\n", 18));
-    int half = stranger(port, "\x24\x00\x00\x00\x01", 5);
-    int empty_hello = stranger(port, "\x00\x00\x00\x00\x01\x00\x00\x00", 8);
+    int half = stranger(port, "\x24\x00\x00\x00\x02", 5);
+    int empty_hello = stranger(port, "\x00\x00\x00\x00\x02\x00\x00\x00", 8);
     int unknown = stranger(port, "\x04\x00\x00\x00\x63\x00\x00\x00", 8);
-    int early = stranger(port, "\x04\x00\x00\x00\x03\x00\x00\x00\x01\x00\x00\x00", 12); /* GATHER before HELLO */
+    int early = stranger(port, "\x04\x00\x00\x00\x04\x00\x00\x00\x01\x00\x00\x00", 12); /* GATHER before HELLO */
     cr_expect_eq(impostor(port, "00000000000000000000000000000000"), 2);
     cr_expect_eq(impostor(port, "not hexadecimal"), 2);
     cr_assert(folder_touch(folder, "go"));
@@ -575,6 +602,73 @@ Test(launch, strangers_do_not_disturb_the_job)
     close(empty_hello);
     close(unknown);
     close(early);
+    cr_expect_eq(noted("turned away 127.0.0.1:"), 8); /* the rest in silence */
+    cr_expect_eq(noted(NULL), 9);
+}
+
+/* One kind of stranger: the job goes on, and one line says why it was turned away. */
+static void expect_turned_away(const char *bytes, size_t length, bool closes, const char *why)
+{
+    char *argv[] = {(char *)(size_t)SHELL, (char *)(size_t) "-c", (char *)(size_t)(GATED "exec " WORKER " happy $0"),
+                    folder, NULL};
+    const struct launch_request request = {
+        .workers = 3, .argv = argv, .must_join = true, .deadline = 1, .note = note, .context = folder};
+    struct background background = {.unwanted = 0};
+    struct outcome outcome;
+    cr_assert(background_start(&background, &request));
+    long port = folder_number(folder, 0, ".port");
+    cr_assert_gt(port, 0);
+    int fd = stranger(port, bytes, length);
+    if (closes)
+        close(fd);
+    for (uint64_t deadline = deadline_after(30); noted(NULL) == 0 && !deadline_passed(deadline);)
+        clock_sleep_ns(2000000);
+    cr_assert(folder_touch(folder, "go"));
+    cr_assert(background_wait(&background, &outcome));
+    cr_expect_eq(outcome.result.exit_code, 0, "%s", outcome.result.message);
+    cr_expect_eq(noted(why), 1, "%s", why);
+    cr_expect_eq(noted(NULL), 1, "%s", why);
+    if (!closes)
+        close(fd);
+}
+
+Test(launch, a_silent_stranger_is_named_once)
+{
+    expect_turned_away("", 0, false, "it said nothing");
+}
+
+Test(launch, a_stranger_that_closes_is_named_once)
+{
+    expect_turned_away("", 0, true, "it closed without a greeting");
+}
+
+Test(launch, garbage_is_named_once)
+{
+    expect_turned_away("GET / HTTP/1.0\r\n\r\n", 18, false, "no greeting of this program");
+}
+
+Test(launch, a_length_of_4_GiB_is_named_once)
+{
+    expect_turned_away("\xff\xff\xff\xff\x02\x00\x00\x00", 8, false, "no greeting of this program");
+}
+
+Test(launch, a_wrong_token_is_named_once)
+{
+    char *argv[] = {(char *)(size_t)SHELL, (char *)(size_t) "-c", (char *)(size_t)(GATED "exec " WORKER " happy $0"),
+                    folder, NULL};
+    const struct launch_request request = {
+        .workers = 2, .argv = argv, .must_join = true, .note = note, .context = folder};
+    struct background background = {.unwanted = 0};
+    struct outcome outcome;
+    cr_assert(background_start(&background, &request));
+    long port = folder_number(folder, 0, ".port");
+    cr_assert_gt(port, 0);
+    cr_expect_eq(impostor(port, "00000000000000000000000000000000"), 2);
+    cr_assert(folder_touch(folder, "go"));
+    cr_assert(background_wait(&background, &outcome));
+    cr_expect_eq(outcome.result.exit_code, 0, "%s", outcome.result.message);
+    cr_expect_eq(noted("does not know the job's token"), 1);
+    cr_expect_eq(noted(NULL), 1);
 }
 
 Test(launch, a_rank_can_be_taken_once)
