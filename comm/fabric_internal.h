@@ -33,6 +33,7 @@ struct fabric_survey {
     int without_shm;  /* a worker that lacks the provider, -1 when all have it   */
     int elsewhere;    /* a worker that shares no memory with worker 0, or -1     */
     bool one_network; /* all reach each other on the loopback interface          */
+    bool all_net;     /* all have the provider net, if that was asked            */
     int neighbours;   /* workers on this host, this one included                 */
     uint64_t shared_memory;
 };

@@ -1,6 +1,6 @@
 /* transport.h - bytes between workers: tagged messages, matched by (peer, tag), behind one table of functions.
  *
- * fabric.c (libfabric RDM tagged endpoints: shm, tcp;ofi_rxm, ...) and loopback.c (one process, for tests).
+ * fabric.c (libfabric RDM tagged endpoints: shm, net, tcp;ofi_rxm, ...) and loopback.c (one process, for tests).
  *
  * Threads: a transport is used by one thread at a time; the executor's lock sees to it. Nothing blocks except `wait`.
  * Messages are matched by exact tag under the receive's `ignore` mask; several messages of one tag from one peer arrive
@@ -71,7 +71,8 @@ struct job;
 struct fabric_request {
     struct job *job;
     const char *name;      /* auto, shm, tcp, net, verbs, efa. auto: shm if every worker has it and all are on one host
-                              with one /dev/shm, else tcp; decided jointly over the job's channel                    */
+                              with one /dev/shm, else tcp; decided jointly over the job's channel. tcp: provider net
+                              where every worker has it, else tcp;ofi_rxm                                      */
     const char *provider;  /* raw libfabric provider string that overrides `name`; NULL = none                       */
     const char *interface; /* tcp: the interface to use; NULL = lo when all workers are on this host                  */
 };
