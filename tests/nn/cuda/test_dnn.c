@@ -369,6 +369,7 @@ Test(dnn, what_the_file_knows_is_taken_without_asking)
     request.no_backward = true;
     struct dnn_convolution *convolution = create(dnn, &request);
     const struct dnn_choice *choice = choice_of(convolution, DNN_FORWARD);
+    cr_assert_not_null(choice);
     cr_expect_str_eq(choice->engine, engine);
     cr_expect(choice->chosen);
     cr_expect_float_eq(choice->microseconds, 41.5, 1e-9);
