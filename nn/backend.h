@@ -81,7 +81,7 @@ struct backend_ops {
     bool stored; /* takes stored images (struct batch): resizes, normalises and flips them itself */
 
     enum status (*open)(const struct backend_request *request, struct backend **backend);
-    void (*close)(struct backend *backend); /* accepts NULL */
+    void (*close)(struct backend *backend); /* accepts NULL; a device has done its work on return */
 
     /* Reorder one whole parameter arena between canonical order in host memory and native order in the backend's memory
      * (out of place; NULL: they are the same). Bits are kept. Gradients use the same native order as parameters. Blocks
@@ -105,7 +105,7 @@ struct backend_ops {
     enum status (*collect)(struct backend *backend, struct step_result *result);
 
     /* The optimizer's step on the device, put into the compute queue: velocity = momentum * velocity + (gradient + decay *
-     * parameter), parameter -= rate * velocity, to the bits of nn/optimizer.c. velocity is a native arena like the others,
+     * parameter), parameter -= rate * velocity, to the bits of nn/optimizer.c (rate, momentum and decay as floats). velocity is a native arena like the others,
      * zeroed by the caller. NULL where arenas lie in host memory. */
     enum status (*update)(struct backend *backend, const struct update *update, const float *gradient, float *velocity,
                           float *parameters);

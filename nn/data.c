@@ -269,25 +269,63 @@ static void give(const struct data *data, const struct part *part, size_t index,
     *label = part->label_file[LABELS_HEADER + index];
 }
 
-static size_t image_elements(const struct data *data)
+size_t data_image_elements(const struct data *data)
 {
     return CHANNELS * (size_t)data->size * (size_t)data->size;
+}
+
+/* Image i of a worker's batch in `step`, in the training set. */
+static size_t train_index(const struct data_order *order, uint64_t step, int rank, int i)
+{
+    const size_t batches = data_order_batches(order);
+    return data_order_sample(order, step / batches, data_order_position(order, (size_t)(step % batches), rank, i));
 }
 
 void data_train_batch(const struct data *data, const struct data_order *order, uint64_t step, int rank, float *images,
                       int32_t *labels)
 {
-    size_t batches = data_order_batches(order);
-    uint64_t epoch = step / batches;
-    size_t batch = (size_t)(step % batches);
-    for (int i = 0; i < order->batch; i++) {
-        size_t index = data_order_sample(order, epoch, data_order_position(order, batch, rank, i));
-        give(data, &data->train, index, images + (size_t)i * image_elements(data), labels + i);
-    }
+    for (int i = 0; i < order->batch; i++)
+        give(data, &data->train, train_index(order, step, rank, i), images + (size_t)i * data_image_elements(data),
+             labels + i);
 }
 
 void data_test_batch(const struct data *data, size_t first, size_t stride, int count, float *images, int32_t *labels)
 {
     for (int i = 0; i < count; i++)
-        give(data, &data->test, first + (size_t)i * stride, images + (size_t)i * image_elements(data), labels + i);
+        give(data, &data->test, first + (size_t)i * stride, images + (size_t)i * data_image_elements(data), labels + i);
+}
+
+/* ---- as stored ---- */
+
+void data_stored(const struct data *data, struct stored_images *about)
+{
+    *about = (struct stored_images){.height = data->train.height, .width = data->train.width, .channels = 1};
+    for (int channel = 0; channel < CHANNELS; channel++) {
+        about->mean[channel] = DATA_MEAN;
+        about->deviation[channel] = DATA_DEVIATION;
+    }
+}
+
+/* Image `index` of a part as image i of a batch. */
+static void give_stored(const struct part *part, size_t index, int i, uint8_t *bytes, struct image_box *box,
+                        int32_t *label)
+{
+    const size_t size = (size_t)part->height * (size_t)part->width;
+    memcpy(bytes + (size_t)i * size, part->image_file + IMAGES_HEADER + index * size, size);
+    box[i] = (struct image_box){.width = (float)part->width, .height = (float)part->height};
+    label[i] = part->label_file[LABELS_HEADER + index];
+}
+
+void data_train_stored(const struct data *data, const struct data_order *order, uint64_t step, int rank, uint8_t *bytes,
+                       struct image_box *box, int32_t *labels)
+{
+    for (int i = 0; i < order->batch; i++)
+        give_stored(&data->train, train_index(order, step, rank, i), i, bytes, box, labels);
+}
+
+void data_test_stored(const struct data *data, size_t first, size_t stride, int count, uint8_t *bytes,
+                      struct image_box *box, int32_t *labels)
+{
+    for (int i = 0; i < count; i++)
+        give_stored(&data->test, first + (size_t)i * stride, i, bytes, box, labels);
 }

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "nn/batch.h"
 
 #define DATA_FOLDER "/usr/share/datasets/fashion-mnist"
 #define DATA_MEAN 0.2860F
@@ -55,5 +56,14 @@ void data_train_batch(const struct data *data, const struct data_order *order, u
                       int32_t *labels);
 /* `count` test images first, first + stride, ... */
 void data_test_batch(const struct data *data, size_t first, size_t stride, int count, float *images, int32_t *labels);
+size_t data_image_elements(const struct data *data); /* of one image: 3 * S * S */
+
+/* The same images as they are stored, for a backend that resizes and normalises them itself to the same values: bytes
+ * (count, height, width, channels) and a box for each. data_stored(): what is alike for all; bytes and box are NULL. */
+void data_stored(const struct data *data, struct stored_images *about);
+void data_train_stored(const struct data *data, const struct data_order *order, uint64_t step, int rank, uint8_t *bytes,
+                       struct image_box *box, int32_t *labels);
+void data_test_stored(const struct data *data, size_t first, size_t stride, int count, uint8_t *bytes,
+                      struct image_box *box, int32_t *labels);
 
 #endif

@@ -35,9 +35,9 @@ static enum status score_part(const struct examiner *examiner, const float *para
         size_t left = (images - next + stride - 1) / stride, correct = 0;
         int count = left < (size_t)examiner->batch ? (int)left : examiner->batch;
         double loss_sum = 0;
-        data_test_batch(examiner->data, next, stride, count, examiner->images, examiner->labels);
-        const struct batch batch = {.count = count, .canonical = examiner->images, .labels = examiner->labels};
-        TRY(examiner->ops->evaluate(examiner->backend, parameters, state, &batch, &loss_sum, &correct));
+        batch_memory_test(examiner->memory, next, stride, count);
+        TRY(examiner->ops->evaluate(examiner->backend, parameters, state, &examiner->memory->batch, &loss_sum,
+                                    &correct));
         score->loss_sum += loss_sum;
         score->correct += (double)correct;
         score->images += count;
@@ -80,13 +80,27 @@ uint64_t examine_hash(const float *values, size_t count)
     return hash;
 }
 
+/* Of an arena as it lies there. */
+static enum status hash_arena(const struct examiner *examiner, const float *arena, size_t count, uint64_t *hash)
+{
+    void *values = NULL;
+    if (examiner->place->device == NULL) {
+        *hash = examine_hash(arena, count);
+        return STATUS_OK;
+    }
+    TRY(memory_pages(&values, count * sizeof(float)));
+    enum status status = arena_read(examiner->place, arena, values, count);
+    if (status >= 0)
+        *hash = examine_hash(values, count);
+    memory_pages_release(values, count * sizeof(float));
+    return status;
+}
+
 static enum status hash_canonical(const struct examiner *examiner, const float *parameters, uint64_t *hash)
 {
     size_t count = examiner->model->parameters;
-    if (examiner->ops->to_canonical == NULL) {
-        *hash = examine_hash(parameters, count);
-        return STATUS_OK;
-    }
+    if (examiner->ops->to_canonical == NULL)
+        return hash_arena(examiner, parameters, count, hash);
     void *canonical = NULL;
     TRY(memory_pages(&canonical, count * sizeof(float)));
     enum status status = examiner->ops->to_canonical(examiner->backend, parameters, canonical);
@@ -113,9 +127,10 @@ enum status examine_hashes(const struct examiner *examiner, const float *paramet
                            uint64_t *parameter_of, uint64_t *state_of)
 {
     int workers = job_size(examiner->job);
-    uint64_t mine[2] = {0, examine_hash(state, examiner->model->state)};
+    uint64_t mine[2];
     void *all = NULL;
     TRY(hash_canonical(examiner, parameters, &mine[0]));
+    TRY(hash_arena(examiner, state, examiner->model->state, &mine[1]));
     TRY(gather(examiner, mine, sizeof mine, &all));
     const uint64_t *hashes = all;
     for (int rank = 0; rank < workers; rank++) {
@@ -141,22 +156,42 @@ static double squared_distance(const float *a, const float *b, size_t count)
     return sum;
 }
 
+/* Of this worker's parameters from the mean of all, by copies in host memory. */
+static enum status distance_to_mean(const struct examiner *examiner, const float *parameters, float *mean,
+                                    double *distance)
+{
+    const size_t count = examiner->model->parameters, bytes = count * sizeof(float);
+    void *mine = NULL, *host = NULL;
+    enum status status = STATUS_OK;
+    TRY_TO(done, memory_pages(&mine, bytes));
+    TRY_TO(done, memory_pages(&host, bytes));
+    TRY_TO(done, arena_read(examiner->place, parameters, mine, count));
+    TRY_TO(done, arena_write(examiner->place, mean, mine, count));
+    TRY_TO(done, exchanges_mean(examiner->exchanges, "mean of the parameters", mean, count));
+    TRY_TO(done, arena_read(examiner->place, mean, host, count));
+    *distance = squared_distance(mine, host, count);
+done:
+    memory_pages_release(mine, bytes);
+    memory_pages_release(host, bytes);
+    return status;
+}
+
 enum status examine_consensus(const struct examiner *examiner, const float *parameters, double *consensus)
 {
-    size_t count = examiner->model->parameters, workers = (size_t)job_size(examiner->job);
-    void *mean = NULL, *all = NULL;
-    enum status status = STATUS_OK;
-    TRY(memory_pages(&mean, count * sizeof(float)));
-    memcpy(mean, parameters, count * sizeof(float));
-    TRY_TO(done, exchanges_mean(examiner->exchanges, "mean of the parameters", mean, count));
-    double mine = squared_distance(parameters, mean, count);
-    TRY_TO(done, gather(examiner, &mine, sizeof mine, &all));
+    const size_t workers = (size_t)job_size(examiner->job);
+    double mine = 0;
+    float *mean = NULL;
+    void *all = NULL;
+    TRY(arena_create(examiner->place, examiner->model->parameters, &mean));
+    enum status status = distance_to_mean(examiner, parameters, mean, &mine);
+    if (status < 0)
+        return status; /* an exchange may still be writing the mean: it goes with the comm */
+    arena_destroy(examiner->place, mean);
+    TRY(gather(examiner, &mine, sizeof mine, &all));
     const double *distances = all;
     *consensus = 0;
     for (size_t rank = 0; rank < workers; rank++)
         *consensus += distances[rank] / (double)workers;
-done:
     free(all);
-    memory_pages_release(mean, count * sizeof(float));
-    return status;
+    return STATUS_OK;
 }

@@ -14,11 +14,13 @@
 
 #include "base/status.h"
 #include "comm/job.h"
+#include "nn/arena.h"
 #include "nn/backend.h"
 #include "nn/data.h"
 #include "nn/exchange.h"
+#include "nn/loader.h"
 
-/* All that is needed to examine; nothing is owned. Every function below is collective. */
+/* All that is needed to examine; nothing is owned. No step is uncollected. Every function below is collective. */
 struct examiner {
     struct job *job;
     const struct model *model;
@@ -28,8 +30,8 @@ struct examiner {
     struct exchanges *exchanges;
     bool exact;
     int batch;
-    float *images; /* of one batch */
-    int32_t *labels;
+    struct batch_memory *memory; /* of one batch */
+    const struct place *place;   /* of parameters and state */
 };
 
 struct accuracy {

@@ -35,6 +35,64 @@ enum status bucket_cut(const struct model *model, size_t bytes, struct bucket **
     return STATUS_OK;
 }
 
+/* ---- when a device is done ---- */
+
+#define LOOK_EVERY_NS 20000U
+
+/* Times at which the host has seen that the device had done what it was given; 0: not yet. */
+struct device_clock {
+    struct device *device;                 /* NULL: none */
+    struct device_event *ready, *computed; /* all that was given before an exchange's start, before its wait */
+    uint64_t ready_ns, idle_ns;
+};
+
+static enum status device_clock_open(struct device *device, struct device_clock *clock)
+{
+    *clock = (struct device_clock){.device = device};
+    if (device == NULL)
+        return STATUS_OK;
+    TRY(device->ops->event_create(device, &clock->ready));
+    return device->ops->event_create(device, &clock->computed);
+}
+
+static void device_clock_close(struct device_clock *clock)
+{
+    if (clock->device == NULL)
+        return;
+    clock->device->ops->event_destroy(clock->ready);
+    clock->device->ops->event_destroy(clock->computed);
+}
+
+static enum status device_clock_start(struct device_clock *clock)
+{
+    const struct device_ops *ops = clock->device->ops;
+    clock->ready_ns = 0;
+    return ops->record(ops->compute(clock->device), clock->ready);
+}
+
+static enum status device_clock_wait(struct device_clock *clock)
+{
+    const struct device_ops *ops = clock->device->ops;
+    clock->idle_ns = 0;
+    return ops->record(ops->compute(clock->device), clock->computed);
+}
+
+static enum status look(const struct device_clock *clock, struct device_event *event, uint64_t *seen_ns)
+{
+    if (*seen_ns > 0)
+        return STATUS_OK;
+    const enum status status = clock->device->ops->query(event);
+    if (status == STATUS_OK)
+        *seen_ns = clock_ns();
+    return status < 0 ? status : STATUS_OK;
+}
+
+static enum status device_clock_look(struct device_clock *clock)
+{
+    TRY(look(clock, clock->ready, &clock->ready_ns));
+    return look(clock, clock->computed, &clock->idle_ns);
+}
+
 /* ---- collectives ---- */
 
 /* The schedule of one step for one bucket, ready to run. */
@@ -47,6 +105,8 @@ struct line {
 
 struct exchanges {
     struct comm *comm;
+    struct device *device; /* NULL: vectors lie in host memory */
+    bool alone;            /* one worker on a device, which need not wait to learn that there is nothing to exchange */
     const struct spec *spec;
     const struct layout *layout;
     char *name;
@@ -61,8 +121,10 @@ struct exchanges {
     struct codec_statistics encoded;
 
     struct line *running; /* the exchange under way, NULL = none */
+    struct device_clock clock;
     struct exchange_tally tally;
-    uint64_t counted_ns; /* flights are counted up to here */
+    uint64_t finished_ns; /* of the last line that was waited for */
+    uint64_t counted_ns;  /* flights are counted up to here */
 };
 
 /* A mean that is not the same to the last bit on all workers would let their parameters drift apart. */
@@ -189,6 +251,8 @@ enum status exchanges_create(const struct exchange_request *request, struct exch
     TRY(memory_zeroed(&memory, 1, sizeof(struct exchanges)));
     struct exchanges *exchanges = memory;
     exchanges->comm = request->comm;
+    exchanges->device = request->device;
+    exchanges->alone = request->device != NULL && comm_size(request->comm) == 1;
     exchanges->spec = request->spec;
     exchanges->layout = request->layout;
     exchanges->made_for = UINT64_MAX;
@@ -196,6 +260,7 @@ enum status exchanges_create(const struct exchange_request *request, struct exch
     spec_canonical(request->spec, &name);
     TRY_TO(done, text_check(&name));
     TRY_TO(done, memory_string(&exchanges->name, text_string(&name)));
+    TRY_TO(done, device_clock_open(request->device, &exchanges->clock));
     TRY_TO(done, find_op(exchanges));
     TRY_TO(done, find_period(exchanges));
     TRY_TO(done, check_wire(exchanges));
@@ -220,6 +285,7 @@ void exchanges_destroy(struct exchanges *exchanges)
         return;
     for (size_t k = 0; exchanges->line != NULL && k < (size_t)exchanges->slots * exchanges->buckets; k++)
         release_line(&exchanges->line[k]);
+    device_clock_close(&exchanges->clock);
     free(exchanges->line);
     free(exchanges->bucket);
     free(exchanges->name);
@@ -292,9 +358,14 @@ static enum status start_lines(struct exchanges *exchanges, uint64_t step, float
 static enum status exchange_start(void *context, uint64_t step, float *vector)
 {
     struct exchanges *exchanges = context;
+    if (exchanges->alone)
+        return STATUS_OK;
     uint64_t before = clock_ns();
+    if (exchanges->device != NULL)
+        TRY(device_clock_start(&exchanges->clock));
     enum status status = start_lines(exchanges, step, vector);
-    exchanges->tally.blocked_ns += clock_ns() - before;
+    if (exchanges->device == NULL)
+        exchanges->tally.blocked_ns += clock_ns() - before;
     return status;
 }
 
@@ -309,6 +380,14 @@ static void count_flight(struct exchanges *exchanges, uint64_t from_ns, uint64_t
     *counted_ns = to_ns;
 }
 
+/* On a device a vector that is still being computed is not in flight. */
+static uint64_t flight_start(const struct exchanges *exchanges, const struct line *line)
+{
+    if (exchanges->device == NULL)
+        return line->started_ns;
+    return exchanges->clock.ready_ns > 0 ? exchanges->clock.ready_ns : UINT64_MAX;
+}
+
 static enum status wait_line(struct exchanges *exchanges, struct line *line)
 {
     struct collective_traffic traffic = {0};
@@ -320,19 +399,68 @@ static enum status wait_line(struct exchanges *exchanges, struct line *line)
     else if (traffic.bytes_sent != line->bytes)
         return fail(STATUS_INTERNAL, "%s: %zu bytes sent, the schedule tells of %zu: a bug of the executor",
                     exchanges->name, traffic.bytes_sent, line->bytes);
-    count_flight(exchanges, line->started_ns, traffic.finished_ns, &exchanges->counted_ns);
+    count_flight(exchanges, flight_start(exchanges, line), traffic.finished_ns, &exchanges->counted_ns);
+    exchanges->finished_ns = traffic.finished_ns;
+    return STATUS_OK;
+}
+
+static enum status wait_lines(struct exchanges *exchanges)
+{
+    for (size_t b = 0; b < exchanges->buckets; b++)
+        TRY(wait_line(exchanges, &exchanges->running[b]));
+    exchanges->running = NULL;
+    return STATUS_OK;
+}
+
+/* STATUS_AGAIN: not all are done. */
+static enum status test_lines(struct exchanges *exchanges)
+{
+    for (size_t b = 0; b < exchanges->buckets; b++) {
+        const enum status status = collective_test(exchanges->running[b].collective);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+/* Until the exchange is done, or the device: from then on it has nothing to do. The comm's thread drives the exchange
+ * meanwhile. */
+static enum status wait_device(struct exchanges *exchanges)
+{
+    struct device_clock *clock = &exchanges->clock;
+    TRY(device_clock_wait(clock));
+    for (;;) {
+        TRY(device_clock_look(clock));
+        if (clock->idle_ns > 0)
+            return STATUS_OK;
+        const enum status status = test_lines(exchanges);
+        if (status != STATUS_AGAIN)
+            return status < 0 ? status : device_clock_look(clock);
+        clock_sleep_ns(LOOK_EVERY_NS);
+    }
+}
+
+static enum status wait_on_device(struct exchanges *exchanges)
+{
+    TRY(wait_device(exchanges));
+    TRY(wait_lines(exchanges));
+    const uint64_t idle_ns = exchanges->clock.idle_ns;
+    if (idle_ns > 0 && exchanges->finished_ns > idle_ns)
+        exchanges->tally.blocked_ns += exchanges->finished_ns - idle_ns;
     return STATUS_OK;
 }
 
 static enum status exchange_wait(void *context)
 {
     struct exchanges *exchanges = context;
+    if (exchanges->alone)
+        return STATUS_OK;
     if (exchanges->running == NULL)
         return fail(STATUS_INTERNAL, "exchange: none is under way");
+    if (exchanges->device != NULL)
+        return wait_on_device(exchanges);
     uint64_t before = clock_ns();
-    for (size_t b = 0; b < exchanges->buckets; b++)
-        TRY(wait_line(exchanges, &exchanges->running[b]));
-    exchanges->running = NULL;
+    TRY(wait_lines(exchanges));
     exchanges->tally.blocked_ns += clock_ns() - before;
     return STATUS_OK;
 }
@@ -359,8 +487,8 @@ static enum status count_running(struct exchanges *exchanges, uint64_t now_ns)
             collective_traffic(line->collective, &traffic);
         else if (status != STATUS_AGAIN)
             return status;
-        count_flight(exchanges, line->started_ns, traffic.finished_ns < now_ns ? traffic.finished_ns : now_ns,
-                     &counted_ns);
+        count_flight(exchanges, flight_start(exchanges, line),
+                     traffic.finished_ns < now_ns ? traffic.finished_ns : now_ns, &counted_ns);
     }
     return STATUS_OK;
 }

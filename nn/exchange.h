@@ -34,6 +34,7 @@ struct exchange_request {
     const struct model *model;
     size_t bucket;                  /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR */
     const struct wire_format *wire; /* what travels (comm.h); NULL: elements as they are */
+    struct device *device;          /* vectors lie in its memory (nn/arena.h); NULL: host memory */
 };
 
 struct exchanges;
@@ -51,16 +52,21 @@ void exchanges_describe(const struct exchanges *exchanges, struct text *text);
 
 /* For a method. start: all buckets of the step's exchange, in the order of bucket_cut(). wait: until all are done;
  * STATUS_INTERNAL when the bytes sent are not those of the schedule (where the wire format has a fixed size for each
- * element). */
+ * element).
+ *
+ * With a device: an exchange runs after what the device's compute queue was given before its start, what the queue is given
+ * after the wait runs after the exchange; the host waits for the exchange alone. */
 struct exchanger exchanges_exchanger(struct exchanges *exchanges);
 
 bool exchanges_under_way(const struct exchanges *exchanges);
 
 /* What has happened in a step. */
 struct exchange_tally {
-    size_t bytes;        /* payload sent by exchanges that were started                                       */
-    uint64_t flight_ns;  /* an exchange was in flight: the union of all of them, hidden behind compute or not */
-    uint64_t blocked_ns; /* the caller was in start or wait                                                   */
+    size_t bytes; /* payload sent by exchanges that were started                                       */
+    uint64_t
+        flight_ns; /* an exchange was in flight: the union of all of them, hidden behind compute or not; on a device
+                            from the time on when its vector was there */
+    uint64_t blocked_ns; /* the caller was in start or wait; on a device: in wait, and the device had nothing to do */
 };
 /* A step ends at `now_ns` (clock_ns()): what has happened since the last call, or since exchanges_mark(). */
 enum status exchanges_take(struct exchanges *exchanges, uint64_t now_ns, struct exchange_tally *tally) MUST_CHECK;

@@ -65,11 +65,13 @@ struct run {
 };
 
 struct optimizer {
-    float momentum, weight_decay;
-    float *velocity; /* u */
+    double momentum, weight_decay;
+    struct optimizer_device on; /* device NULL: host memory */
+    float *velocity;            /* u */
     size_t bytes;
-    struct run *run;
+    struct run *run; /* host memory */
     size_t runs;
+    bool finite; /* all gradients so far; host memory */
 };
 
 static bool continues(const struct run *run, const struct tensor *tensor)
@@ -87,20 +89,31 @@ static void add_tensor(struct optimizer *optimizer, const struct tensor *tensor)
         (struct run){.offset = tensor->offset, .count = tensor->count, .decays = tensor->decays};
 }
 
-enum status optimizer_create(const struct model *model, double momentum, double weight_decay, struct optimizer **out)
+static enum status get_velocity(struct optimizer *optimizer)
+{
+    void *velocity = NULL;
+    struct device *device = optimizer->on.device;
+    TRY(device != NULL ? device->ops->alloc(device, optimizer->bytes, &velocity)
+                       : memory_pages(&velocity, optimizer->bytes));
+    optimizer->velocity = velocity;
+    return STATUS_OK;
+}
+
+enum status optimizer_create(const struct model *model, double momentum, double weight_decay,
+                             const struct optimizer_device *on, struct optimizer **out)
 {
     *out = NULL;
-    void *memory = NULL, *runs = NULL, *velocity = NULL;
+    void *memory = NULL, *runs = NULL;
     enum status status = STATUS_OK;
     TRY(memory_zeroed(&memory, 1, sizeof(struct optimizer)));
     struct optimizer *optimizer = memory;
-    optimizer->momentum = (float)momentum;
-    optimizer->weight_decay = (float)weight_decay;
-    optimizer->bytes = model->parameters * sizeof(float);
+    *optimizer = (struct optimizer){
+        .momentum = momentum, .weight_decay = weight_decay, .bytes = model->parameters * sizeof(float), .finite = true};
+    if (on != NULL)
+        optimizer->on = *on;
     TRY_TO(failed, memory_zeroed(&runs, (size_t)model->tensors, sizeof(struct run)));
     optimizer->run = runs;
-    TRY_TO(failed, memory_pages(&velocity, optimizer->bytes));
-    optimizer->velocity = velocity;
+    TRY_TO(failed, get_velocity(optimizer));
     for (int t = 0; t < model->tensors; t++)
         add_tensor(optimizer, &model->tensor[t]);
     *out = optimizer;
@@ -114,7 +127,11 @@ void optimizer_destroy(struct optimizer *optimizer)
 {
     if (optimizer == NULL)
         return;
-    memory_pages_release(optimizer->velocity, optimizer->bytes);
+    struct device *device = optimizer->on.device;
+    if (device != NULL)
+        device->ops->free(device, optimizer->velocity);
+    else
+        memory_pages_release(optimizer->velocity, optimizer->bytes);
     free(optimizer->run);
     free(optimizer);
 }
@@ -148,13 +165,36 @@ static float update(size_t count, float rate, float momentum, float decay, const
     return sum;
 }
 
-bool optimizer_step(struct optimizer *optimizer, double rate, const float *gradient, float *parameters)
+static bool step_on_host(struct optimizer *optimizer, double rate, const float *gradient, float *parameters)
 {
     float check = 0;
     for (size_t k = 0; k < optimizer->runs; k++) {
         const struct run *run = &optimizer->run[k];
-        check += update(run->count, (float)rate, optimizer->momentum, run->decays ? optimizer->weight_decay : 0.0F,
-                        gradient + run->offset, optimizer->velocity + run->offset, parameters + run->offset);
+        check += update(run->count, (float)rate, (float)optimizer->momentum,
+                        run->decays ? (float)optimizer->weight_decay : 0.0F, gradient + run->offset,
+                        optimizer->velocity + run->offset, parameters + run->offset);
     }
     return check == 0; /* false for nan */
+}
+
+enum status optimizer_step(struct optimizer *optimizer, double rate, const float *gradient, float *parameters,
+                           bool *finite)
+{
+    if (optimizer->on.device != NULL) {
+        const struct update update = {
+            .rate = rate, .momentum = optimizer->momentum, .weight_decay = optimizer->weight_decay};
+        return optimizer->on.ops->update(optimizer->on.backend, &update, gradient, optimizer->velocity, parameters);
+    }
+    if (!step_on_host(optimizer, rate, gradient, parameters))
+        optimizer->finite = *finite = false;
+    return STATUS_OK;
+}
+
+enum status optimizer_finite(struct optimizer *optimizer, bool *finite)
+{
+    bool all = optimizer->finite;
+    if (optimizer->on.device != NULL)
+        TRY(optimizer->on.ops->updates_finite(optimizer->on.backend, &all));
+    *finite = *finite && all;
+    return STATUS_OK;
 }

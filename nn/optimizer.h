@@ -15,6 +15,8 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "comm/device.h"
+#include "nn/backend.h"
 #include "nn/model.h"
 
 enum { MILESTONES_MOST = 16 };
@@ -37,13 +39,24 @@ void learning_rate_usual_milestones(struct learning_rate *rate, uint64_t steps);
 
 struct optimizer;
 
-/* Momentum starts at 0. The model is not kept. Free with optimizer_destroy(). */
+/* Where an optimizer works that is not to work in host memory: the backend's arenas, by its update(). */
+struct optimizer_device {
+    struct device *device; /* momentum lies in its memory */
+    const struct backend_ops *ops;
+    struct backend *backend; /* must outlive the optimizer's last step */
+};
+
+/* Momentum starts at 0. The model is not kept. on: NULL for host memory. Free with optimizer_destroy(). */
 enum status optimizer_create(const struct model *model, double momentum, double weight_decay,
-                             struct optimizer **optimizer) MUST_CHECK;
+                             const struct optimizer_device *on, struct optimizer **optimizer) MUST_CHECK;
 void optimizer_destroy(struct optimizer *optimizer); /* accepts NULL */
 
-/* One update of parameters[model->parameters] with the gradient and the rate. False when an element of the gradient is
- * not finite: the parameters are then worthless. */
-bool optimizer_step(struct optimizer *optimizer, double rate, const float *gradient, float *parameters);
+/* One update of parameters[model->parameters] with the gradient and the rate. *finite turns false when an element of the
+ * gradient is not finite: the parameters are then worthless. On a device the update is only put into its queue, and
+ * *finite stays as it is: optimizer_finite(), and the results of later steps, tell. */
+enum status optimizer_step(struct optimizer *optimizer, double rate, const float *gradient, float *parameters,
+                           bool *finite) MUST_CHECK;
+/* *finite turns false when a gradient of any step so far was not finite. Waits for steps that were only put. */
+enum status optimizer_finite(struct optimizer *optimizer, bool *finite) MUST_CHECK;
 
 #endif

@@ -59,50 +59,51 @@ static enum status make_plan(struct trainer *trainer)
     return STATUS_OK;
 }
 
-static enum status make_arena(size_t count, float **arena)
-{
-    void *memory = NULL;
-    TRY(memory_pages(&memory, count * sizeof(float)));
-    *arena = memory;
-    return STATUS_OK;
-}
-
-/* What workers exchange, where those of a node can read it in place. */
-static enum status make_shared_arena(struct trainer *trainer, size_t count, float **arena)
-{
-    void *memory = NULL;
-    TRY(comm_alloc(trainer->request->comm, count * sizeof(float), &memory));
-    *arena = memory;
-    return STATUS_OK;
-}
-
-static size_t image_elements(const struct trainer *trainer)
-{
-    const struct model *model = trainer->model;
-    return (size_t)trainer->request->batch * (size_t)model->channels * (size_t)model->image_size *
-           (size_t)model->image_size;
-}
-
 static enum status make_arenas(struct trainer *trainer)
 {
     struct replica *replica = &trainer->replica;
+    const struct place *place = &trainer->place;
+    const struct model *model = trainer->model;
     size_t workers = (size_t)job_size(trainer->request->job);
-    void *labels = NULL, *top1 = NULL, *hashes = NULL;
-    TRY(make_shared_arena(trainer, trainer->model->parameters, &replica->parameters));
+    void *top1 = NULL, *hashes = NULL;
+    TRY(arena_create(place, model->parameters, &replica->parameters));
     for (int k = 0; k < trainer->method->gradients; k++)
-        TRY(make_shared_arena(trainer, trainer->model->parameters, &replica->gradient[k]));
-    TRY(make_shared_arena(trainer, trainer->model->state, &trainer->state));
+        TRY(arena_create(place, model->parameters, &replica->gradient[k]));
+    TRY(arena_create(place, model->state, &trainer->state));
     TRY(memory_zeroed(&top1, workers, sizeof(double)));
     trainer->top1_of = top1;
     TRY(memory_zeroed(&hashes, 2 * workers, sizeof(uint64_t)));
     trainer->parameter_hash = hashes;
     trainer->state_hash = trainer->parameter_hash + workers;
+    return STATUS_OK;
+}
+
+static enum status make_poison(struct trainer *trainer)
+{
+    struct device *device = trainer->place.device;
+    void *poison = NULL;
+    if (device == NULL)
+        return STATUS_OK;
+    TRY(device->ops->host_alloc(device, sizeof(float), &poison));
+    trainer->poison = poison;
+    *trainer->poison = NAN;
+    return STATUS_OK;
+}
+
+static enum status make_batches(struct trainer *trainer)
+{
+    const struct train_request *request = trainer->request;
     if (trainer->data == NULL)
         return STATUS_OK;
-    TRY(make_arena(image_elements(trainer), &trainer->images));
-    TRY(memory_zeroed(&labels, (size_t)trainer->request->batch, sizeof(int32_t)));
-    trainer->labels = labels;
-    return STATUS_OK;
+    const struct loader_request loader = {.form = {.data = trainer->data,
+                                                   .batch = request->batch,
+                                                   .stored = request->backend->stored,
+                                                   .device = request->device},
+                                          .order = &trainer->order,
+                                          .rank = job_rank(request->job),
+                                          .steps = trainer->steps};
+    TRY(batch_memory_create(&loader.form, &trainer->examined));
+    return loader_create(&loader, &trainer->loader);
 }
 
 /* The same on every worker, by the seed. An emulated device keeps the zeros. */
@@ -110,18 +111,21 @@ static enum status initialise(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
     const struct backend_ops *ops = request->backend;
-    float *parameters = trainer->replica.parameters;
+    const struct model *model = trainer->model;
+    void *parameters = NULL, *state = NULL;
+    enum status status = STATUS_OK;
     if (request->profile != NULL)
         return STATUS_OK;
-    if (ops->to_native == NULL) {
-        model_initialise(trainer->model, request->seed, parameters, trainer->state);
-        return STATUS_OK;
-    }
-    float *canonical = NULL;
-    TRY(make_arena(trainer->model->parameters, &canonical));
-    model_initialise(trainer->model, request->seed, canonical, trainer->state);
-    enum status status = ops->to_native(trainer->backend, canonical, parameters);
-    memory_pages_release(canonical, trainer->model->parameters * sizeof(float));
+    TRY_TO(done, memory_pages(&parameters, model->parameters * sizeof(float)));
+    TRY_TO(done, memory_zeroed(&state, model->state, sizeof(float)));
+    model_initialise(model, request->seed, parameters, state);
+    TRY_TO(done, arena_write(&trainer->place, trainer->state, state, model->state));
+    status = ops->to_native != NULL
+                 ? ops->to_native(trainer->backend, parameters, trainer->replica.parameters)
+                 : arena_write(&trainer->place, trainer->replica.parameters, parameters, model->parameters);
+done:
+    memory_pages_release(parameters, model->parameters * sizeof(float));
+    free(state);
     return status;
 }
 
@@ -132,8 +136,27 @@ static enum status open_backend(struct trainer *trainer)
                                       .batch = request->batch,
                                       .threads = request->threads,
                                       .profile = request->profile,
-                                      .seed = request->seed + (uint64_t)job_rank(request->job)};
+                                      .seed = request->seed + (uint64_t)job_rank(request->job),
+                                      .label_smoothing = request->label_smoothing,
+                                      .device = request->device,
+                                      .precision = request->precision,
+                                      .loss_scale = request->loss_scale,
+                                      .deterministic = request->deterministic,
+                                      .legacy = request->legacy,
+                                      .workspace = request->workspace,
+                                      .engines = request->engines};
     return request->backend->open(&backend, &trainer->backend);
+}
+
+static enum status open_optimizer(struct trainer *trainer)
+{
+    const struct train_request *request = trainer->request;
+    const struct optimizer_device device = {
+        .device = request->device, .ops = request->backend, .backend = trainer->backend};
+    if (request->profile != NULL)
+        return STATUS_OK;
+    return optimizer_create(trainer->model, request->momentum, request->weight_decay,
+                            request->device != NULL ? &device : NULL, &trainer->optimizer);
 }
 
 static enum status open_records(struct trainer *trainer)
@@ -152,7 +175,8 @@ static enum status open_records(struct trainer *trainer)
 static enum status trainer_open(const struct train_request *request, struct trainer *trainer)
 {
     const struct spec *spec = request->spec;
-    *trainer = (struct trainer){.request = request, .exact = spec_is_exact(spec)};
+    *trainer = (struct trainer){
+        .request = request, .exact = spec_is_exact(spec), .place = {.comm = request->comm, .device = request->device}};
     clock_wall_text(trainer->started, sizeof trainer->started);
     TRY(method_find(spec->kind == SPEC_STRATEGY ? spec->strategy->name : "synchronous", &trainer->method));
     if (job_rank(request->job) == 0)
@@ -165,13 +189,15 @@ static enum status trainer_open(const struct train_request *request, struct trai
                                         .layout = request->layout,
                                         .model = trainer->model,
                                         .bucket = request->bucket,
-                                        .wire = request->wire};
+                                        .wire = request->wire,
+                                        .device = request->device};
     TRY(exchanges_create(&exchange, &trainer->exchanges));
     TRY(open_backend(trainer));
-    if (request->profile == NULL)
-        TRY(optimizer_create(trainer->model, request->momentum, request->weight_decay, &trainer->optimizer));
+    TRY(open_optimizer(trainer));
     TRY(make_arenas(trainer));
     TRY(initialise(trainer));
+    TRY(make_poison(trainer));
+    TRY(make_batches(trainer));
     trainer->replica.optimizer = trainer->optimizer;
     trainer->replica.rate = &trainer->rate;
     TRY(open_records(trainer));
@@ -189,14 +215,10 @@ static enum status trainer_open(const struct train_request *request, struct trai
 
 static void release_arenas(struct trainer *trainer)
 {
-    if (trainer->model == NULL)
-        return;
-    struct comm *comm = trainer->request->comm;
-    comm_free(comm, trainer->replica.parameters);
+    arena_destroy(&trainer->place, trainer->replica.parameters);
     for (int k = 0; k < 2; k++)
-        comm_free(comm, trainer->replica.gradient[k]);
-    comm_free(comm, trainer->state);
-    memory_pages_release(trainer->images, image_elements(trainer) * sizeof(float));
+        arena_destroy(&trainer->place, trainer->replica.gradient[k]);
+    arena_destroy(&trainer->place, trainer->state);
 }
 
 static void trainer_close(struct trainer *trainer)
@@ -204,14 +226,17 @@ static void trainer_close(struct trainer *trainer)
     /* What a failure left in flight may still be read and written by the transport: those arenas stay. */
     bool in_flight = trainer->exchanges != NULL && exchanges_under_way(trainer->exchanges);
     exchanges_destroy(trainer->exchanges);
+    trainer->request->backend->close(trainer->backend); /* a device has done its work then */
     if (!in_flight)
         release_arenas(trainer);
+    loader_destroy(trainer->loader);
+    batch_memory_release(&trainer->examined);
+    if (trainer->poison != NULL)
+        trainer->place.device->ops->host_free(trainer->place.device, trainer->poison);
     metrics_close(trainer->metrics);
     optimizer_destroy(trainer->optimizer);
-    trainer->request->backend->close(trainer->backend);
     model_destroy(trainer->model);
     data_close(trainer->data);
-    free(trainer->labels);
     free(trainer->top1_of);
     free(trainer->parameter_hash);
     if (trainer->log != NULL)
@@ -220,133 +245,9 @@ static void trainer_close(struct trainer *trainer)
     text_release(&trainer->decided);
 }
 
-/* ---- a step ---- */
-
-static enum status plan_step(const struct trainer *trainer, uint64_t step, struct step_plan *plan)
-{
-    const struct spec *spec = trainer->request->spec;
-    if (spec->kind == SPEC_STRATEGY)
-        return spec->strategy->plan(&spec->options, step, plan);
-    *plan = (struct step_plan){.exchanges = true, .updates = true};
-    return STATUS_OK;
-}
-
-/* Forward and backward; a loss that is not finite spoils the gradient, so that whoever gets its mean notices. */
-static enum status compute(struct trainer *trainer, uint64_t step, double *seconds)
-{
-    const struct train_request *request = trainer->request;
-    float *gradient = trainer->replica.gradient[step % (uint64_t)trainer->method->gradients];
-    const struct batch batch = {.count = request->batch, .canonical = trainer->images, .labels = trainer->labels};
-    struct step_result result;
-    if (trainer->data != NULL)
-        data_train_batch(trainer->data, &trainer->order, step, job_rank(request->job), trainer->images,
-                         trainer->labels);
-    uint64_t before = clock_ns();
-    TRY(request->backend->step(trainer->backend, trainer->replica.parameters, trainer->state, &batch, gradient));
-    TRY(request->backend->collect(trainer->backend, &result));
-    *seconds = (double)(clock_ns() - before) * 1e-9;
-    trainer->loss[step % 2] = result.loss;
-    if (!isfinite(result.loss))
-        gradient[0] = NAN;
-    return STATUS_OK;
-}
-
-/* The gradient of `step` was not finite. In exact runs all workers are here in the same step: the first one whose own
- * loss was at fault reports, the others wait to be ended by that. */
-static enum status not_finite(struct trainer *trainer, uint64_t step)
-{
-    struct job *job = trainer->request->job;
-    int culprit = job_rank(job);
-    double loss = trainer->loss[step % 2];
-    if (trainer->exact) {
-        void *all = NULL;
-        TRY(memory_zeroed(&all, (size_t)job_size(job), sizeof(double)));
-        const double *losses = all;
-        enum status status = job_allgather(job, &loss, sizeof loss, all);
-        culprit = 0;
-        while (status >= 0 && culprit < job_size(job) && isfinite(losses[culprit]))
-            culprit++;
-        free(all);
-        TRY(status);
-    }
-    if (culprit != job_rank(job) && culprit < job_size(job))
-        TRY(job_barrier(job));
-    struct text value = {0};
-    text_add_real(&value, loss, 6);
-    enum status status = isfinite(loss)
-                             ? fail(STATUS_FORMAT, "step %llu: the gradient is not finite (loss %s): lower --lr",
-                                    (unsigned long long)step, text_string(&value))
-                             : fail(STATUS_FORMAT, "step %llu: the loss is %s: lower --lr, or raise --warmup-steps",
-                                    (unsigned long long)step, text_string(&value));
-    text_release(&value);
-    return status;
-}
-
-/* The next step begins now. */
-static void mark(struct trainer *trainer)
-{
-    trainer->mark_ns = clock_ns();
-    exchanges_mark(trainer->exchanges, trainer->mark_ns);
-}
-
-static enum status record(struct trainer *trainer, uint64_t step, double compute_s)
-{
-    struct exchange_tally tally;
-    uint64_t now = clock_ns();
-    TRY(exchanges_take(trainer->exchanges, now, &tally));
-    struct step_row row = {.loss = trainer->loss[step % 2],
-                           .step_s = (double)(now - trainer->mark_ns) * 1e-9,
-                           .compute_s = compute_s,
-                           .comm_s = (double)tally.flight_ns * 1e-9,
-                           .exposed_s = (double)tally.blocked_ns * 1e-9,
-                           .bytes = (double)tally.bytes};
-    trainer->mark_ns = now;
-    if (step > 0 || trainer->steps == 1) { /* the first one is no measure of the others */
-        trainer->run_s += row.step_s;
-        trainer->run_steps++;
-    }
-    return metrics_add(trainer->metrics, &row);
-}
-
-static void tell(struct trainer *trainer, uint64_t step, bool evaluated)
-{
-    const struct train_request *request = trainer->request;
-    if (request->progress == NULL || job_rank(request->job) != 0)
-        return;
-    double step_s = trainer->run_steps > 0 ? trainer->run_s / (double)trainer->run_steps : 0;
-    struct train_progress progress = {
-        .step = step + 1,
-        .steps = trainer->steps,
-        .epoch = (double)(step + 1) / (double)trainer->steps_per_epoch,
-        .loss = trainer->loss[step % 2],
-        .images_per_s = step_s > 0 ? (double)trainer->rate.global_batch / step_s : 0,
-        .left_s = (double)(trainer->steps - step - 1) * step_s,
-        .evaluated = evaluated,
-        .top1 = trainer->accuracy.top1,
-        .test_loss = trainer->accuracy.loss,
-    };
-    request->progress(request->context, &progress);
-}
-
-static enum status one_step(struct trainer *trainer, uint64_t step)
-{
-    struct exchanger exchanger = exchanges_exchanger(trainer->exchanges);
-    struct step_plan plan;
-    double compute_s = 0;
-    bool finite = true;
-    TRY(plan_step(trainer, step, &plan));
-    TRY(compute(trainer, step, &compute_s));
-    TRY(trainer->method->step(&trainer->replica, &exchanger, &plan, step, &finite));
-    if (!finite)
-        return not_finite(trainer, step - (uint64_t)plan.gradient_age);
-    TRY(record(trainer, step, compute_s));
-    tell(trainer, step, false);
-    return STATUS_OK;
-}
-
 /* ---- examining ---- */
 
-static struct examiner examiner_of(const struct trainer *trainer)
+static struct examiner examiner_of(struct trainer *trainer)
 {
     return (struct examiner){.job = trainer->request->job,
                              .model = trainer->model,
@@ -356,8 +257,8 @@ static struct examiner examiner_of(const struct trainer *trainer)
                              .exchanges = trainer->exchanges,
                              .exact = trainer->exact,
                              .batch = trainer->request->batch,
-                             .images = trainer->images,
-                             .labels = trainer->labels};
+                             .memory = &trainer->examined,
+                             .place = &trainer->place};
 }
 
 /* After step `step`: statistics averaged, hashes compared, accuracy if wanted; takes no time of any step. */
@@ -373,20 +274,21 @@ static enum status examine(struct trainer *trainer, uint64_t step, bool evaluate
     if (evaluate) {
         TRY(examine_accuracy(&examiner, parameters, trainer->state, &trainer->accuracy, trainer->top1_of));
         trainer->evaluated = true;
-        tell(trainer, step, true);
+        trainer_tell(trainer, step, true);
     }
     TRY(metrics_flush(trainer->metrics, evaluate ? trainer->accuracy.top1 : (double)NAN));
-    mark(trainer);
+    trainer_mark(trainer);
     return STATUS_OK;
 }
 
 static enum status all_steps(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
-    mark(trainer);
+    trainer_mark(trainer);
     for (uint64_t step = 0; step < trainer->steps; step++) {
-        TRY(one_step(trainer, step));
-        if ((step + 1) % trainer->steps_per_epoch == 0 && step + 1 < trainer->steps)
+        const bool epoch_ends = (step + 1) % trainer->steps_per_epoch == 0, last = step + 1 == trainer->steps;
+        TRY(trainer_step(trainer, epoch_ends || last));
+        if (epoch_ends && !last)
             TRY(examine(trainer, step, request->evaluation == EVALUATE_EPOCHS));
     }
     return STATUS_OK;
@@ -411,14 +313,8 @@ static enum status gather_wire(struct trainer *trainer)
 static enum status finish(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
-    struct exchanger exchanger = exchanges_exchanger(trainer->exchanges);
-    uint64_t last = trainer->steps - 1;
-    bool finite = true;
-    if (trainer->method->finish != NULL)
-        TRY(trainer->method->finish(&trainer->replica, &exchanger, trainer->steps, &finite));
-    if (!finite)
-        return not_finite(trainer, last);
-    TRY(examine(trainer, last, request->evaluation != EVALUATE_NEVER));
+    TRY(trainer_finish_steps(trainer));
+    TRY(examine(trainer, trainer->steps - 1, request->evaluation != EVALUATE_NEVER));
     TRY(gather_wire(trainer));
     struct examiner examiner = examiner_of(trainer);
     if (!trainer->exact)

@@ -4,9 +4,14 @@
  * is the backend's, exposed is the time blocked on an exchange, comm the time that an exchange was in flight, hidden or
  * not; compute + exposed + other = step, in which other holds images, update and records. Evaluation is outside steps.
  *
+ * On a device the host only puts work into its queues: compute is told by the device's events, exposed is the time in which
+ * the device had nothing to do until an exchange was done, and an exchange is in flight from when its gradient is there. A
+ * step ends where the host has put all of it; a result is collected when the next step has been put.
+ *
  * A loss or gradient that is not finite ends the run. In exact runs a worker that sees such a loss spoils its own
  * gradient, so that the mean is spoiled on all workers in the same step; the update, which reads every gradient,
- * notices it, and the worker whose loss it was reports. In inexact runs each worker looks at its own.
+ * notices it, and the worker whose loss it was reports. In inexact runs each worker looks at its own. On a device all this
+ * is known one or two steps later, on all workers of an exact run after the same step.
  *
  * An emulated device (replay) spends the profile's time on each step, the update included: parameters stay 0, nothing
  * but the exchange is real.
@@ -62,6 +67,14 @@ struct train_request {
     const struct spec *spec; /* a schedule means synchronous over it */
 
     const struct backend_ops *backend;
+    struct device *device;    /* on which the backend computes, also the comm's; NULL: host memory */
+    enum precision precision; /* and what follows: as in struct backend_request */
+    float loss_scale;
+    bool deterministic, legacy;
+    size_t workspace;
+    const char *engines;
+    double label_smoothing;
+
     const char *profile; /* replay: path; else NULL                 */
     const char *model;   /* NULL: the profile's, else resnet50      */
     const char *data;    /* folder, NULL = Debian's Fashion-MNIST   */

@@ -1,4 +1,6 @@
-/* trainer.h - the state of one worker's run. Private to train.c, which runs it, and summary.c, which writes it down. */
+/* trainer.h - the state of one worker's run. Private to train.c, which opens and runs it, steps.c, and summary.c, which
+ * writes it down.
+ */
 #ifndef CHORALE_NN_TRAINER_H
 #define CHORALE_NN_TRAINER_H
 
@@ -7,9 +9,11 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "nn/arena.h"
 #include "nn/data.h"
 #include "nn/examine.h"
 #include "nn/exchange.h"
+#include "nn/loader.h"
 #include "nn/metrics.h"
 #include "nn/optimizer.h"
 #include "nn/strategies/method.h"
@@ -29,18 +33,27 @@ struct trainer {
     struct exchanges *exchanges;
     struct metrics *metrics;
     const struct method *method;
+    struct place place;     /* where arenas lie */
     struct replica replica; /* its parameters and gradients are ours: native arenas */
     float *state;           /* running statistics */
-    float *images;
-    int32_t *labels;
+    struct loader *loader;  /* NULL: nothing is read */
+    struct batch_memory examined;
+    float *poison;       /* NaN, for what spoils a gradient on a device */
     struct text folder;  /* rank 0 */
     struct text decided; /* by the schedules, exchanges_describe() */
     FILE *log;           /* rank 0: in that folder, until `metrics` has it */
     char started[32];    /* wall clock */
 
-    uint64_t mark_ns; /* end of the latest step */
-    double loss[2];   /* of this worker in step t: loss[t % 2] */
-    double run_s;     /* of the steps so far, for the progress */
+    uint64_t mark_ns;                  /* end of the latest step */
+    uint64_t put, collected, recorded; /* steps so far; a device is up to two ahead of what is collected */
+    struct step_row row[2];            /* of this worker in step t: row[t % 2] */
+    struct {
+        bool known;
+        uint64_t step;
+        double loss;
+    } bad;        /* its first loss that was not finite */
+    bool spoils;  /* its next gradient is to be spoiled by that */
+    double run_s; /* of the steps so far, for the progress */
     uint64_t run_steps;
     struct accuracy accuracy; /* latest */
     double *top1_of;          /* latest, of each worker */
@@ -49,6 +62,20 @@ struct trainer {
     double consensus;
     struct codec_statistics wire; /* all workers */
 };
+
+/* ---- steps.c ---- */
+
+/* The next step: images, forward and backward, what the strategy does. On a device the result of the step before is
+ * collected and recorded meanwhile; `settle`: of this one, too, so that nothing is left under way but exchanges that the
+ * strategy keeps. A gradient that was not finite is a failure, see train.h. */
+enum status trainer_step(struct trainer *trainer, bool settle) MUST_CHECK;
+/* After the last step: what the strategy has under way is applied. */
+enum status trainer_finish_steps(struct trainer *trainer) MUST_CHECK;
+/* The next step begins now. */
+void trainer_mark(struct trainer *trainer);
+void trainer_tell(struct trainer *trainer, uint64_t step, bool evaluated);
+
+/* ---- summary.c ---- */
 
 /* After the last step: the run in figures, and summary.json on rank 0. */
 enum status trainer_summarise(const struct trainer *trainer, struct train_summary *summary) MUST_CHECK;

@@ -16,7 +16,7 @@ static enum status double_buffered_step(struct replica *replica, const struct ex
     if (plan->exchanges)
         TRY(exchanger->start(exchanger->context, step, replica->gradient[step % 2]));
     if (plan->updates)
-        *finite = replica_update(replica, replica->gradient[(step - 1) % 2], step);
+        TRY(replica_update(replica, replica->gradient[(step - 1) % 2], step, finite));
     return STATUS_OK;
 }
 
@@ -24,8 +24,7 @@ static enum status double_buffered_finish(struct replica *replica, const struct 
                                           bool *finite)
 {
     TRY(exchanger->wait(exchanger->context));
-    *finite = replica_update(replica, replica->gradient[(steps - 1) % 2], steps);
-    return STATUS_OK;
+    return replica_update(replica, replica->gradient[(steps - 1) % 2], steps, finite);
 }
 
 const struct method method_double_buffered = {

@@ -5,8 +5,11 @@ static enum status gossip_step(struct replica *replica, const struct exchanger *
                                uint64_t step, bool *finite)
 {
     if (plan->updates)
-        *finite = replica_update(replica, replica->gradient[0], step);
-    if (!*finite || !plan->exchanges) /* neighbours are not to be infected */
+        TRY(replica_update(replica, replica->gradient[0], step, finite));
+    if (!plan->exchanges)
+        return STATUS_OK;
+    TRY(replica_finite(replica, finite));
+    if (!*finite) /* neighbours are not to be infected */
         return STATUS_OK;
     TRY(exchanger->start(exchanger->context, step, replica->parameters));
     return exchanger->wait(exchanger->context);

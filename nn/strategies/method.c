@@ -4,11 +4,17 @@
 #include <stddef.h>
 #include <string.h>
 
-bool replica_update(struct replica *replica, const float *gradient, uint64_t step)
+enum status replica_update(struct replica *replica, const float *gradient, uint64_t step, bool *finite)
 {
     if (replica->optimizer == NULL)
-        return true;
-    return optimizer_step(replica->optimizer, learning_rate_at(replica->rate, step), gradient, replica->parameters);
+        return STATUS_OK;
+    return optimizer_step(replica->optimizer, learning_rate_at(replica->rate, step), gradient, replica->parameters,
+                          finite);
+}
+
+enum status replica_finite(struct replica *replica, bool *finite)
+{
+    return replica->optimizer != NULL ? optimizer_finite(replica->optimizer, finite) : STATUS_OK;
 }
 
 enum status method_find(const char *strategy, const struct method **method)

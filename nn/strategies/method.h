@@ -13,14 +13,18 @@
 
 /* One worker's copy. Nothing is owned. */
 struct replica {
-    float *parameters;
+    float *parameters;           /* and gradients: where the optimizer works */
     float *gradient[2];          /* as many as the method says */
     struct optimizer *optimizer; /* NULL: updates are not computed (an emulated device) */
     const struct learning_rate *rate;
 };
 
-/* For methods: one update with `gradient` and the rate of `step`; false when the gradient is not finite. */
-bool replica_update(struct replica *replica, const float *gradient, uint64_t step);
+/* For methods: one update with `gradient` and the rate of `step`. *finite turns false when the gradient is not finite; on a
+ * device that is not known yet. */
+enum status replica_update(struct replica *replica, const float *gradient, uint64_t step, bool *finite) MUST_CHECK;
+/* For methods whose next act would spread a spoiled copy: all updates are waited for, and *finite turns false when one had
+ * a gradient that was not finite. */
+enum status replica_finite(struct replica *replica, bool *finite) MUST_CHECK;
 
 /* How vectors travel: one exchange is under way at a time, its vector belongs to it from start to wait. What becomes of
  * the vector (the mean over the workers, a mixture with the neighbours') is the strategy's schedule of `step`. */
@@ -34,7 +38,8 @@ struct method {
     const char *name; /* of its strategy */
     int gradients;    /* gradient arenas: step t's backward pass writes gradient[t % gradients] */
     /* What follows the backward pass of `step`. *finite turns false when the gradient it applied was not finite (the
-     * gradient of step - plan->gradient_age); the parameters are then worthless. */
+     * gradient of step - plan->gradient_age); the parameters are then worthless. On a device the backward pass may still be
+     * under way, and so is the update then: the result of a later step tells. */
     enum status (*step)(struct replica *replica, const struct exchanger *exchanger, const struct step_plan *plan,
                         uint64_t step, bool *finite);
     /* Training ends after `steps` >= 1 steps: what is under way is waited for and applied. NULL: nothing to do. */

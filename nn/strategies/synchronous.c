@@ -9,7 +9,7 @@ static enum status synchronous_step(struct replica *replica, const struct exchan
         TRY(exchanger->wait(exchanger->context));
     }
     if (plan->updates)
-        *finite = replica_update(replica, replica->gradient[0], step);
+        TRY(replica_update(replica, replica->gradient[0], step, finite));
     return STATUS_OK;
 }
 

@@ -327,7 +327,7 @@ static void reference_open(struct reference *reference)
     size_t count = reference->model->parameters;
     struct backend_request request = {.model = reference->model, .batch = BATCH, .threads = 1};
     EXPECT_OK(backend_cpu.open(&request, &reference->backend));
-    EXPECT_OK(optimizer_create(reference->model, 0.9, 1e-4, &reference->optimizer));
+    EXPECT_OK(optimizer_create(reference->model, 0.9, 1e-4, NULL, &reference->optimizer));
     cr_assert_not_null(reference->backend);
     cr_assert_not_null(reference->optimizer);
     reference->parameters = floats(count);
@@ -379,8 +379,10 @@ static void reference_gradient(struct reference *reference, uint64_t step, float
 
 static void reference_update(struct reference *reference, uint64_t step, const float *mean)
 {
-    cr_expect(
-        optimizer_step(reference->optimizer, learning_rate_at(&reference->rate, step), mean, reference->parameters));
+    bool finite = true;
+    EXPECT_OK(optimizer_step(reference->optimizer, learning_rate_at(&reference->rate, step), mean,
+                             reference->parameters, &finite));
+    cr_expect(finite);
 }
 
 static void expect_hash(struct reference *reference, const char *words)

@@ -63,7 +63,7 @@ static void members_open(struct member *members)
             member->parameters[i] = (float)(i + 1) * 0.25F;
         member->replica = (struct replica){
             .parameters = member->parameters, .gradient = {member->gradient[0], member->gradient[1]}, .rate = &rate};
-        EXPECT_OK(optimizer_create(&model, (double)MOMENTUM, (double)DECAY, &member->replica.optimizer));
+        EXPECT_OK(optimizer_create(&model, (double)MOMENTUM, (double)DECAY, NULL, &member->replica.optimizer));
         member->exchanger = (struct exchanger){.context = member, .start = member_start, .wait = member_wait};
     }
 }

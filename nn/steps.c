@@ -1,0 +1,212 @@
+/* steps.c - a training step: images, forward and backward, exchange and update, records.
+ *
+ * On a device three things overlap: step k computes, the batch of k + 1 is made, and the host collects k - 1. So a step's
+ * result, and with it a loss that is not finite, is known one step later.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "nn/trainer.h"
+
+static enum status plan_step(const struct trainer *trainer, uint64_t step, struct step_plan *plan)
+{
+    const struct spec *spec = trainer->request->spec;
+    if (spec->kind == SPEC_STRATEGY)
+        return spec->strategy->plan(&spec->options, step, plan);
+    *plan = (struct step_plan){.exchanges = true, .updates = true};
+    return STATUS_OK;
+}
+
+/* ---- what is not finite ---- */
+
+/* In exact runs all workers are here in the same step: the first one whose own loss was at fault reports, the others wait
+ * to be ended by that. */
+static enum status wait_for_culprit(struct trainer *trainer)
+{
+    struct job *job = trainer->request->job;
+    const double mine = trainer->bad.known ? trainer->bad.loss : 0;
+    void *all = NULL;
+    TRY(memory_zeroed(&all, (size_t)job_size(job), sizeof(double)));
+    const double *losses = all;
+    enum status status = job_allgather(job, &mine, sizeof mine, all);
+    int culprit = 0;
+    while (status >= 0 && culprit < job_size(job) && isfinite(losses[culprit]))
+        culprit++;
+    free(all);
+    TRY(status);
+    if (culprit != job_rank(job) && culprit < job_size(job))
+        TRY(job_barrier(job));
+    return STATUS_OK;
+}
+
+/* The gradient of `step` was not finite. */
+static enum status not_finite(struct trainer *trainer, uint64_t step)
+{
+    if (trainer->exact)
+        TRY(wait_for_culprit(trainer));
+    if (!trainer->bad.known)
+        return fail(STATUS_FORMAT, "step %llu: the gradient is not finite: lower --lr", (unsigned long long)step);
+    struct text loss = {0};
+    text_add_real(&loss, trainer->bad.loss, 6);
+    const enum status status = fail(STATUS_FORMAT, "step %llu: the loss is %s: lower --lr, or raise --warmup-steps",
+                                    (unsigned long long)trainer->bad.step, text_string(&loss));
+    text_release(&loss);
+    return status;
+}
+
+/* Whoever gets the mean of this gradient notices. */
+static enum status spoil(struct trainer *trainer, float *gradient)
+{
+    struct device *device = trainer->place.device;
+    trainer->spoils = false;
+    if (device != NULL)
+        return device->ops->copy(device->ops->compute(device), gradient, trainer->poison, sizeof(float));
+    gradient[0] = NAN;
+    return STATUS_OK;
+}
+
+/* ---- forward and backward ---- */
+
+static enum status put(struct trainer *trainer, uint64_t step, float *gradient)
+{
+    const struct train_request *request = trainer->request;
+    const struct batch nothing = {.count = request->batch};
+    const struct batch *batch = trainer->loader != NULL ? loader_take(trainer->loader) : &nothing;
+    TRY(request->backend->step(trainer->backend, trainer->replica.parameters, trainer->state, batch, gradient));
+    trainer->put = step + 1;
+    return STATUS_OK;
+}
+
+/* The results of all steps before `end`. *applied: the step whose update is known to have read what is not finite. */
+static enum status collect(struct trainer *trainer, uint64_t end, bool *finite, uint64_t *applied)
+{
+    struct step_result result;
+    for (; trainer->collected < end; trainer->collected++) {
+        struct step_row *row = &trainer->row[trainer->collected % 2];
+        TRY(trainer->request->backend->collect(trainer->backend, &result));
+        if (trainer->loader != NULL)
+            loader_give_back(trainer->loader);
+        row->loss = result.loss;
+        row->compute_s = result.forward_s + result.backward_s;
+        if (*finite && !result.updates_finite) {
+            *finite = false;
+            *applied = trainer->collected - 1;
+        }
+        if (isfinite(result.loss) || trainer->bad.known)
+            continue;
+        trainer->bad.known = trainer->spoils = true;
+        trainer->bad.step = trainer->collected;
+        trainer->bad.loss = result.loss;
+    }
+    return STATUS_OK;
+}
+
+/* ---- records ---- */
+
+void trainer_mark(struct trainer *trainer)
+{
+    trainer->mark_ns = clock_ns();
+    exchanges_mark(trainer->exchanges, trainer->mark_ns);
+}
+
+static enum status take_times(struct trainer *trainer, uint64_t step)
+{
+    struct exchange_tally tally;
+    struct step_row *row = &trainer->row[step % 2];
+    const uint64_t now = clock_ns();
+    TRY(exchanges_take(trainer->exchanges, now, &tally));
+    row->step_s = (double)(now - trainer->mark_ns) * 1e-9;
+    row->comm_s = (double)tally.flight_ns * 1e-9;
+    row->exposed_s = (double)tally.blocked_ns * 1e-9;
+    row->bytes = (double)tally.bytes;
+    trainer->mark_ns = now;
+    if (step > 0 || trainer->steps == 1) { /* the first one is no measure of the others */
+        trainer->run_s += row->step_s;
+        trainer->run_steps++;
+    }
+    return STATUS_OK;
+}
+
+static enum status record(struct trainer *trainer)
+{
+    for (; trainer->recorded < trainer->collected; trainer->recorded++) {
+        TRY(metrics_add(trainer->metrics, &trainer->row[trainer->recorded % 2]));
+        trainer_tell(trainer, trainer->recorded, false);
+    }
+    return STATUS_OK;
+}
+
+void trainer_tell(struct trainer *trainer, uint64_t step, bool evaluated)
+{
+    const struct train_request *request = trainer->request;
+    if (request->progress == NULL || job_rank(request->job) != 0)
+        return;
+    double step_s = trainer->run_steps > 0 ? trainer->run_s / (double)trainer->run_steps : 0;
+    struct train_progress progress = {
+        .step = step + 1,
+        .steps = trainer->steps,
+        .epoch = (double)(step + 1) / (double)trainer->steps_per_epoch,
+        .loss = trainer->row[step % 2].loss,
+        .images_per_s = step_s > 0 ? (double)trainer->rate.global_batch / step_s : 0,
+        .left_s = (double)(trainer->steps - step - 1) * step_s,
+        .evaluated = evaluated,
+        .top1 = trainer->accuracy.top1,
+        .test_loss = trainer->accuracy.loss,
+    };
+    request->progress(request->context, &progress);
+}
+
+/* ---- a step ---- */
+
+enum status trainer_step(struct trainer *trainer, bool settle)
+{
+    const bool waits = trainer->place.device == NULL; /* a host backend is done when it returns */
+    const struct exchanger exchanger = exchanges_exchanger(trainer->exchanges);
+    const uint64_t step = trainer->put;
+    uint64_t applied = step;
+    float *gradient = trainer->replica.gradient[step % (uint64_t)trainer->method->gradients];
+    struct step_plan plan;
+    bool finite = true;
+    TRY(plan_step(trainer, step, &plan));
+    TRY(put(trainer, step, gradient));
+    if (waits)
+        TRY(collect(trainer, step + 1, &finite, &applied));
+    if (trainer->spoils)
+        TRY(spoil(trainer, gradient));
+    TRY(trainer->method->step(&trainer->replica, &exchanger, &plan, step, &finite));
+    TRY(collect(trainer, settle ? step + 1 : step, &finite, &applied));
+    if (settle)
+        TRY(replica_finite(&trainer->replica, &finite));
+    if (!finite)
+        return not_finite(trainer, applied - (uint64_t)plan.gradient_age);
+    TRY(take_times(trainer, step));
+    return record(trainer);
+}
+
+/* True in *bad: on some worker a loss was not finite that no gradient has told the others of. */
+static enum status gather_bad(struct trainer *trainer, bool *bad)
+{
+    struct job *job = trainer->request->job;
+    void *all = NULL;
+    TRY(memory_zeroed(&all, (size_t)job_size(job), sizeof(bool)));
+    const bool *known = all;
+    const enum status status = job_allgather(job, &trainer->bad.known, sizeof(bool), all);
+    for (int r = 0; status >= 0 && r < job_size(job); r++)
+        *bad = *bad || known[r];
+    free(all);
+    return status;
+}
+
+enum status trainer_finish_steps(struct trainer *trainer)
+{
+    const struct exchanger exchanger = exchanges_exchanger(trainer->exchanges);
+    bool finite = true, bad = !trainer->exact && trainer->bad.known;
+    if (trainer->method->finish != NULL)
+        TRY(trainer->method->finish(&trainer->replica, &exchanger, trainer->steps, &finite));
+    TRY(replica_finite(&trainer->replica, &finite));
+    if (trainer->exact && trainer->place.device != NULL)
+        TRY(gather_bad(trainer, &bad));
+    return finite && !bad ? STATUS_OK : not_finite(trainer, trainer->steps - 1);
+}
