@@ -246,7 +246,7 @@ done:
 static int work(const struct plan *plan)
 {
     struct worker worker;
-    enum status status = worker_open(plan->options, plan->counts != NULL ? plan->counts[0] : 0, false, &worker);
+    enum status status = worker_open(plan->options, plan->counts != NULL ? plan->counts[0] : 0, false, NULL, &worker);
     if (status == STATUS_OK)
         status = measure(plan, &worker);
     return worker_close(&worker, status);

@@ -78,7 +78,31 @@ static const struct option options_table[] = {
     {.key = "device",
      .type = OPTION_STRING,
      .default_text = "cpu",
-     .help = "cpu, or replay:FILE (sleeps for a profile)"},
+     .help = "cpu; cuda, or cuda:NUMBER of the card; replay:FILE (sleeps for a profile)"},
+    {.key = "precision",
+     .type = OPTION_CHOICE,
+     .choices = "f32|tf32|bf16|f16",
+     .help = "of activations (default bf16 on cuda, f32 elsewhere); weights and sums are f32"},
+    {.key = "loss-scale",
+     .type = OPTION_REAL,
+     .min = 1,
+     .max = 16777216,
+     .help = "of --precision=f16: gradients are multiplied by this power of two on their way (default 1024)"},
+    {.key = "label-smoothing",
+     .type = OPTION_REAL,
+     .default_text = "0",
+     .min = 0,
+     .max = 0.999,
+     .help = "share of the target that goes to all classes alike"},
+    {.key = "deterministic", .type = OPTION_FLAG, .help = "cuda: only kernels that give equal bits run after run"},
+    {.key = "workspace", .type = OPTION_SIZE, .unit = "B", .help = "cuda: memory that a convolution may take"},
+    {.key = "engines",
+     .type = OPTION_STRING,
+     .help = "cuda: file that remembers the fastest kernels (default in the user's cache folder)"},
+    {.key = "convolutions",
+     .type = OPTION_CHOICE,
+     .choices = "graph|legacy",
+     .help = "cuda: by cuDNN's graphs (default) or its older functions"},
     {.key = "eval",
      .type = OPTION_CHOICE,
      .default_text = "epoch",
@@ -101,27 +125,71 @@ static const struct option options_table[] = {
 struct plan {
     struct option_values *options;
     struct spec spec;
-    const struct backend_ops *backend;
-    const char *profile; /* into the options */
+    struct accelerator accelerator;
+    enum precision precision;
+    float loss_scale;
+    struct text engines; /* empty: none */
     size_t bucket;
     struct wire_format wire;
 };
 
 /* ---- options ---- */
 
-static enum status read_device(const char *text, struct plan *plan)
+static enum status read_precision(const struct option_values *options, struct plan *plan)
 {
-    static const char replay[] = "replay:";
-    if (strcmp(text, "cpu") == 0) {
-        plan->backend = &backend_cpu;
+    static const enum precision precisions[] = {PRECISION_F32, PRECISION_TF32, PRECISION_BF16, PRECISION_F16};
+    const bool on_host = plan->accelerator.module == NULL;
+    const char *text = option_text(options, "precision");
+    plan->precision = on_host ? PRECISION_F32 : PRECISION_BF16;
+    for (size_t k = 0; text != NULL && k < sizeof precisions / sizeof precisions[0]; k++)
+        if (strcmp(text, precision_name(precisions[k])) == 0)
+            plan->precision = precisions[k];
+    if (on_host && plan->precision != PRECISION_F32)
+        return fail(STATUS_REFUSED, "--precision=%s: the device %s %s: leave it out, or take --device=cuda", text,
+                    plan->accelerator.name, plan->accelerator.profile != NULL ? "computes nothing" : "computes in f32");
+    return STATUS_OK;
+}
+
+static enum status read_loss_scale(const struct option_values *options, struct plan *plan)
+{
+    enum { USUAL = 1024 };
+    int exponent = 0;
+    plan->loss_scale = plan->precision == PRECISION_F16 ? USUAL : 1;
+    if (!option_given(options, "loss-scale"))
         return STATUS_OK;
-    }
-    if (strncmp(text, replay, sizeof replay - 1) == 0 && text[sizeof replay - 1] != '\0') {
-        plan->backend = &backend_replay;
-        plan->profile = text + sizeof replay - 1;
-        return STATUS_OK;
-    }
-    return fail(STATUS_USAGE, "--device=%s: not in this build: take cpu, or replay:FILE", text);
+    if (plan->precision != PRECISION_F16)
+        return fail(STATUS_USAGE, "--loss-scale: %s needs none: leave it out, or take --precision=f16",
+                    precision_name(plan->precision));
+    plan->loss_scale = (float)option_real(options, "loss-scale");
+    if (frexpf(plan->loss_scale, &exponent) != 0.5F)
+        return fail(STATUS_USAGE, "--loss-scale=%g: no power of two: take 512 or 1024", (double)plan->loss_scale);
+    return STATUS_OK;
+}
+
+/* What only a device's kernels have. */
+static enum status read_kernels(const struct option_values *options, struct plan *plan)
+{
+    static const char *const keys[] = {"workspace", "engines", "convolutions"};
+    for (size_t k = 0; plan->accelerator.module == NULL && k < sizeof keys / sizeof keys[0]; k++)
+        if (option_given(options, keys[k]))
+            return fail(STATUS_REFUSED, "--%s: the device %s has no such thing: leave it out, or take --device=cuda",
+                        keys[k], plan->accelerator.name);
+    if (option_given(options, "engines"))
+        text_add(&plan->engines, option_text(options, "engines"));
+    else if (plan->accelerator.module != NULL)
+        accelerator_engines(&plan->accelerator, &plan->engines);
+    return text_check(&plan->engines);
+}
+
+static enum status read_device(const struct option_values *options, struct plan *plan)
+{
+    const char *text = option_text(options, "device");
+    TRY(accelerator_parse(text, &plan->accelerator));
+    if (plan->accelerator.backend == NULL)
+        return fail(STATUS_REFUSED, "--device=%s: its module does not compute", text);
+    TRY(read_precision(options, plan));
+    TRY(read_loss_scale(options, plan));
+    return read_kernels(options, plan);
 }
 
 static enum status read_bucket(const char *text, size_t *bucket)
@@ -157,13 +225,25 @@ static enum status read_plan(struct option_values *options, struct plan *plan)
         return fail(STATUS_USAGE, "--steps and --epochs: give one of them");
     TRY(read_bucket(option_text(options, "bucket"), &plan->bucket));
     TRY(wire_format_parse(option_text(options, "wire"), &plan->wire));
-    TRY(read_device(option_text(options, "device"), plan));
-    return check_profile_out(option_text(options, "profile-out"), plan->backend);
+    TRY(read_device(options, plan));
+    return check_profile_out(option_text(options, "profile-out"), plan->accelerator.backend);
 }
 
 /* ---- what the user sees ---- */
 
 #define SAY_EVERY_NS 1000000000U
+
+static void say_device(const struct train_start *start)
+{
+    const struct train_request *request = start->request;
+    if (request->device == NULL)
+        return;
+    printf("rank 0 computes on %s; %s", start->device, precision_name(request->precision));
+    if (request->precision == PRECISION_F16)
+        printf(", loss scale %g", (double)request->loss_scale);
+    printf("%s, engines remembered in %s\n", request->deterministic ? ", deterministic" : "",
+           request->engines != NULL ? request->engines : "no file");
+}
 
 static void say_start(void *context, const struct train_start *start)
 {
@@ -180,6 +260,7 @@ static void say_start(void *context, const struct train_start *start)
     printf("%llu steps, lr %g per 256 images, momentum %g, weight decay %g, warm-up %llu steps, seed %llu\n",
            (unsigned long long)start->steps, request->lr, request->momentum, request->weight_decay,
            (unsigned long long)request->warmup_steps, (unsigned long long)request->seed);
+    say_device(start);
     if (start->decided != NULL)
         printf("decided: %s\n", start->decided);
     printf("results in %s\n", start->folder);
@@ -260,8 +341,16 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .comm = worker->comm,
         .layout = &worker->layout,
         .spec = &plan->spec,
-        .backend = plan->backend,
-        .profile = plan->profile,
+        .backend = plan->accelerator.backend,
+        .device = worker->device,
+        .precision = plan->precision,
+        .loss_scale = plan->loss_scale,
+        .deterministic = option_flag(options, "deterministic"),
+        .legacy = option_given(options, "convolutions") && strcmp(option_text(options, "convolutions"), "legacy") == 0,
+        .workspace = option_size(options, "workspace"),
+        .engines = plan->engines.length > 0 ? text_string(&plan->engines) : NULL,
+        .label_smoothing = option_real(options, "label-smoothing"),
+        .profile = plan->accelerator.profile,
         .model = option_text(options, "model"),
         .data = option_text(options, "data"),
         .image_size = (int)option_int(options, "image-size"),
@@ -298,7 +387,7 @@ static enum status train(const struct plan *plan, const struct worker *worker)
     TRY(train_run(&request, &summary));
     enum status status = STATUS_OK;
     if (job_rank(worker->job) == 0)
-        status = say_result(&summary, json, plan->profile != NULL);
+        status = say_result(&summary, json, plan->accelerator.profile != NULL);
     train_summary_release(&summary);
     return status;
 }
@@ -309,7 +398,7 @@ static int run(const struct plan *plan, int argc, char **argv)
     struct worker worker;
     if (worker_launches(options))
         return worker_launch(worker_count(options), option_real(options, "deadline"), argc, argv);
-    enum status status = worker_open(options, worker_count(options), true, &worker);
+    enum status status = worker_open(options, worker_count(options), true, &plan->accelerator, &worker);
     if (status == STATUS_OK)
         status = train(plan, &worker);
     return worker_close(&worker, status);
@@ -326,6 +415,7 @@ int cmd_train(int argc, char **argv)
     exit_code = status < 0 ? program_error(status) : run(&plan, argc, argv);
     spec_release(&plan.spec);
     wire_format_release(&plan.wire);
+    text_release(&plan.engines);
     option_values_release(&options);
     return exit_code;
 }

@@ -128,7 +128,8 @@ static enum status join(const struct job_options *options, struct worker *worker
     return external_job(worker->library, options, &worker->job);
 }
 
-enum status worker_open(const struct option_values *options, int workers, bool progress_thread, struct worker *worker)
+enum status worker_open(const struct option_values *options, int workers, bool progress_thread,
+                        const struct accelerator *accelerator, struct worker *worker)
 {
     *worker = (struct worker){.job = NULL};
     struct job_options job = {
@@ -143,6 +144,8 @@ enum status worker_open(const struct option_values *options, int workers, bool p
         TRY(layout_parse(nodes, size, &worker->layout));
     else
         TRY(layout_flat(size, &worker->layout));
+    if (accelerator != NULL)
+        TRY(accelerator_open(accelerator, worker->job, &worker->device));
     return open_comm(options, progress_thread, worker);
 }
 
@@ -181,6 +184,8 @@ int worker_close(struct worker *worker, enum status status)
     if (status < 0)
         say_failure(worker, status);
     comm_close(worker->comm);
+    if (worker->device != NULL)
+        worker->device->ops->close(worker->device);
     job_destroy(worker->job);
     external_close(worker->library);
     layout_release(&worker->layout);

@@ -18,6 +18,7 @@
 #include "comm/comm.h"
 #include "comm/external.h"
 #include "comm/job.h"
+#include "experiments/accelerator.h"
 
 enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
 
@@ -66,6 +67,7 @@ struct worker {
     struct external_library
         *library; /* the MPI whose mpiexec has started this process, which brings the job; else NULL */
     struct job *job;
+    struct device *device; /* NULL: it works in host memory */
     struct comm *comm;
     struct layout layout; /* the nodes of the workers, real or pretended */
     bool told;            /* joining failed because the launcher has ended the job, and says why */
@@ -83,10 +85,10 @@ bool worker_launches(const struct option_values *options);
 int worker_launch(int workers, double deadline, int argc, char **argv);
 
 /* Join the job that started this process (our launcher's, or mpiexec's through external.h; without one: a job of one
- * worker), open transport and comm. `workers`: as
- * demanded by -n, 0 = whatever the job has; a job of another size is refused. On failure call worker_close(), too. */
+ * worker), open the device, transport and comm. `workers`: as demanded by -n, 0 = whatever the job has; a job of another
+ * size is refused. accelerator: NULL for host memory. On failure call worker_close(), too. */
 enum status worker_open(const struct option_values *options, int workers, bool progress_thread,
-                        struct worker *worker) MUST_CHECK;
+                        const struct accelerator *accelerator, struct worker *worker) MUST_CHECK;
 
 /* The end of the work, well or badly. Returns the program's exit code. A failure is said once in the whole job, as
  * "chorale: rank R on HOST: ...": by the launcher, or here when there is none. */

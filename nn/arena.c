@@ -54,8 +54,3 @@ enum status arena_read(const struct place *place, const float *arena, float *hos
     memcpy(host, arena, count * sizeof(float));
     return STATUS_OK;
 }
-
-size_t arena_device_bytes(const struct place *place, size_t count)
-{
-    return place->device != NULL ? count * sizeof(float) : 0;
-}

@@ -23,7 +23,4 @@ void arena_destroy(const struct place *place, float *arena); /* accepts NULL; no
 enum status arena_write(const struct place *place, float *arena, const float *host, size_t count) MUST_CHECK;
 enum status arena_read(const struct place *place, const float *arena, float *host, size_t count) MUST_CHECK;
 
-/* The bytes of the arena as device memory counts them: 0 in host memory. */
-size_t arena_device_bytes(const struct place *place, size_t count);
-
 #endif

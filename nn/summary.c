@@ -100,9 +100,24 @@ static json_t *versions_json(const struct trainer *trainer)
     trainer->request->backend->describe(trainer->backend, &backend);
     comm_describe(trainer->request->comm, &transport);
     json_t *object = json_pack("{ss ss}", "backend", text_string(&backend), "transport", text_string(&transport));
+    if (object != NULL && trainer->computes.length > 0)
+        (void)json_object_set_new(object, "device", json_string(text_string(&trainer->computes)));
     text_release(&backend);
     text_release(&transport);
     return object;
+}
+
+/* What rank 0 has of the device's memory: arenas, momentum, and what the backend has taken; null in host memory. */
+static json_t *device_memory_json(const struct trainer *trainer)
+{
+    const struct train_request *request = trainer->request;
+    if (request->device == NULL)
+        return json_null();
+    const size_t vectors = 2 + (size_t)trainer->method->gradients; /* with parameters and momentum */
+    const size_t arenas = (vectors * trainer->model->parameters + trainer->model->state) * sizeof(float);
+    const size_t taken = request->backend->memory != NULL ? request->backend->memory(trainer->backend) : 0;
+    const size_t bytes = arenas + taken;
+    return json_integer((json_int_t)bytes);
 }
 
 /* What was measured. */
@@ -181,12 +196,18 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
     text_release(&spec);
     text_release(&nodes);
     const char *mode = request->backend == &backend_replay ? "replayed" : "measured";
+    const double loss_scale = request->loss_scale > 0 ? (double)request->loss_scale : 1;
     const char *decided = trainer->decided.length > 0 ? text_string(&trainer->decided) : NULL;
-    if (object != NULL && (json_object_set_new(object, "seed", json_integer((json_int_t)request->seed)) != 0 ||
-                           json_object_set_new(object, "mode", json_string(mode)) != 0 ||
-                           json_object_set_new(object, "decided", text_json(decided)) != 0 ||
-                           json_object_set_new(object, "wire", wire_json(request->wire)) != 0 ||
-                           json_object_set_new(object, "files_hash", files_hash_json(request->spec)) != 0)) {
+    if (object != NULL &&
+        (json_object_set_new(object, "seed", json_integer((json_int_t)request->seed)) != 0 ||
+         json_object_set_new(object, "mode", json_string(mode)) != 0 ||
+         json_object_set_new(object, "precision", json_string(precision_name(request->precision))) != 0 ||
+         json_object_set_new(object, "loss_scale", json_number(loss_scale)) != 0 ||
+         json_object_set_new(object, "label_smoothing", json_number(request->label_smoothing)) != 0 ||
+         json_object_set_new(object, "deterministic", json_boolean(request->deterministic)) != 0 ||
+         json_object_set_new(object, "decided", text_json(decided)) != 0 ||
+         json_object_set_new(object, "wire", wire_json(request->wire)) != 0 ||
+         json_object_set_new(object, "files_hash", files_hash_json(request->spec)) != 0)) {
         json_decref(object);
         return NULL;
     }
@@ -196,7 +217,8 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
 static enum status make_document(const struct trainer *trainer, size_t skip, struct train_summary *summary)
 {
     json_t *document = settings_json(trainer, skip), *results = results_json(trainer, summary);
-    bool made = document != NULL && results != NULL && json_object_update(document, results) == 0;
+    bool made = document != NULL && results != NULL && json_object_update(document, results) == 0 &&
+                json_object_set_new(document, "device_memory_bytes", device_memory_json(trainer)) == 0;
     json_decref(results);
     if (!made) {
         json_decref(document);

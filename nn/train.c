@@ -203,10 +203,14 @@ static enum status trainer_open(const struct train_request *request, struct trai
     TRY(open_records(trainer));
     exchanges_describe(trainer->exchanges, &trainer->decided);
     TRY(text_check(&trainer->decided));
+    if (request->device != NULL)
+        request->device->ops->describe(request->device, &trainer->computes);
+    TRY(text_check(&trainer->computes));
     const struct train_start start = {.request = request,
                                       .model = trainer->model,
                                       .steps = trainer->steps,
                                       .folder = text_string(&trainer->folder),
+                                      .device = trainer->computes.length > 0 ? text_string(&trainer->computes) : NULL,
                                       .decided = trainer->decided.length > 0 ? text_string(&trainer->decided) : NULL};
     if (request->started != NULL && job_rank(request->job) == 0)
         request->started(request->context, &start);
@@ -242,6 +246,7 @@ static void trainer_close(struct trainer *trainer)
     if (trainer->log != NULL)
         (void)fclose(trainer->log); /* nothing was written */
     text_release(&trainer->folder);
+    text_release(&trainer->computes);
     text_release(&trainer->decided);
 }
 

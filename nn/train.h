@@ -57,6 +57,7 @@ struct train_start {
     const struct model *model;
     uint64_t steps;
     const char *folder;
+    const char *device;  /* what rank 0 computes on, where that is a device; else NULL */
     const char *decided; /* by the schedules, exchanges_describe(); NULL: nothing */
 };
 

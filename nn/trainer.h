@@ -38,11 +38,12 @@ struct trainer {
     float *state;           /* running statistics */
     struct loader *loader;  /* NULL: nothing is read */
     struct batch_memory examined;
-    float *poison;       /* NaN, for what spoils a gradient on a device */
-    struct text folder;  /* rank 0 */
-    struct text decided; /* by the schedules, exchanges_describe() */
-    FILE *log;           /* rank 0: in that folder, until `metrics` has it */
-    char started[32];    /* wall clock */
+    float *poison;        /* NaN, for what spoils a gradient on a device */
+    struct text folder;   /* rank 0 */
+    struct text computes; /* describes the device; nothing of a host */
+    struct text decided;  /* by the schedules, exchanges_describe() */
+    FILE *log;            /* rank 0: in that folder, until `metrics` has it */
+    char started[32];     /* wall clock */
 
     uint64_t mark_ns;                  /* end of the latest step */
     uint64_t put, collected, recorded; /* steps so far; a device is up to two ahead of what is collected */
