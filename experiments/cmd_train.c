@@ -238,7 +238,10 @@ static void say_device(const struct train_start *start)
     const struct train_request *request = start->request;
     if (request->device == NULL)
         return;
-    printf("rank 0 computes on %s; %s", start->device, precision_name(request->precision));
+    printf("rank 0 computes on %s", start->device);
+    if (start->sharers > 1)
+        printf(", a card that %d workers share", start->sharers);
+    printf("; %s", precision_name(request->precision));
     if (request->precision == PRECISION_F16)
         printf(", loss scale %g", (double)request->loss_scale);
     printf("%s, engines remembered in %s\n", request->deterministic ? ", deterministic" : "",

@@ -174,6 +174,12 @@ static json_t *wire_json(const struct wire_format *wire)
     return json;
 }
 
+/* Of rank 0's card; null where there is none. */
+static json_t *sharers_json(const struct trainer *trainer)
+{
+    return trainer->sharers > 0 ? json_integer(trainer->sharers) : json_null();
+}
+
 /* What was asked for. */
 static json_t *settings_json(const struct trainer *trainer, size_t skip)
 {
@@ -204,6 +210,7 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
          json_object_set_new(object, "precision", json_string(precision_name(request->precision))) != 0 ||
          json_object_set_new(object, "loss_scale", json_number(loss_scale)) != 0 ||
          json_object_set_new(object, "label_smoothing", json_number(request->label_smoothing)) != 0 ||
+         json_object_set_new(object, "workers_per_card", sharers_json(trainer)) != 0 ||
          json_object_set_new(object, "deterministic", json_boolean(request->deterministic)) != 0 ||
          json_object_set_new(object, "decided", text_json(decided)) != 0 ||
          json_object_set_new(object, "wire", wire_json(request->wire)) != 0 ||

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/memory.h"
 #include "nn/replay/replay.h"
 #include "nn/trainer.h"
@@ -172,6 +173,38 @@ static enum status open_records(struct trainer *trainer)
     return STATUS_OK;
 }
 
+/* How many workers compute on the card of this one. */
+static enum status count_sharers(struct trainer *trainer)
+{
+    struct card {
+        uint64_t host;
+        int64_t number;
+    };
+    const struct train_request *request = trainer->request;
+    struct job *job = request->job;
+    const char *host = job_host(job);
+    void *all = NULL;
+    if (request->device == NULL)
+        return STATUS_OK;
+    const struct card mine = {.host = hash_bytes(HASH_START, host, strlen(host)), .number = request->device->number};
+    TRY(memory_zeroed(&all, (size_t)job_size(job), sizeof mine));
+    const struct card *cards = all;
+    const enum status status = job_allgather(job, &mine, sizeof mine, all);
+    for (int r = 0; status >= 0 && r < job_size(job); r++)
+        trainer->sharers += cards[r].host == mine.host && cards[r].number == mine.number;
+    free(all);
+    return status;
+}
+
+static enum status describe_device(struct trainer *trainer)
+{
+    struct device *device = trainer->place.device;
+    if (device == NULL)
+        return STATUS_OK;
+    device->ops->describe(device, &trainer->computes);
+    return text_check(&trainer->computes);
+}
+
 static enum status trainer_open(const struct train_request *request, struct trainer *trainer)
 {
     const struct spec *spec = request->spec;
@@ -203,14 +236,14 @@ static enum status trainer_open(const struct train_request *request, struct trai
     TRY(open_records(trainer));
     exchanges_describe(trainer->exchanges, &trainer->decided);
     TRY(text_check(&trainer->decided));
-    if (request->device != NULL)
-        request->device->ops->describe(request->device, &trainer->computes);
-    TRY(text_check(&trainer->computes));
+    TRY(describe_device(trainer));
+    TRY(count_sharers(trainer));
     const struct train_start start = {.request = request,
                                       .model = trainer->model,
                                       .steps = trainer->steps,
                                       .folder = text_string(&trainer->folder),
                                       .device = trainer->computes.length > 0 ? text_string(&trainer->computes) : NULL,
+                                      .sharers = trainer->sharers,
                                       .decided = trainer->decided.length > 0 ? text_string(&trainer->decided) : NULL};
     if (request->started != NULL && job_rank(request->job) == 0)
         request->started(request->context, &start);

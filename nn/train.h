@@ -58,6 +58,7 @@ struct train_start {
     uint64_t steps;
     const char *folder;
     const char *device;  /* what rank 0 computes on, where that is a device; else NULL */
+    int sharers;         /* workers on its card */
     const char *decided; /* by the schedules, exchanges_describe(); NULL: nothing */
 };
 

@@ -41,6 +41,7 @@ struct trainer {
     float *poison;        /* NaN, for what spoils a gradient on a device */
     struct text folder;   /* rank 0 */
     struct text computes; /* describes the device; nothing of a host */
+    int sharers;          /* workers on this worker's card */
     struct text decided;  /* by the schedules, exchanges_describe() */
     FILE *log;            /* rank 0: in that folder, until `metrics` has it */
     char started[32];     /* wall clock */

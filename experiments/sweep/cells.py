@@ -75,7 +75,8 @@ class Settings:
         network = [f"bucket={options['bucket']}", f"segment={options['segment']}", f"window={options['window']}"]
         run = [f"{name}={options[name]}" for name in ("steps", "warmup-steps", "repeats", "seed", "transport")]
         if cell.mode == "measured":
-            parts += ["device=cpu", f"model={options['model']}", f"image-size={options['image-size']}"]
+            parts += [f"device={options['device']}", f"model={options['model']}", f"image-size={options['image-size']}"]
+            parts += [f"precision={options['precision']}"] if options["precision"] else []
             parts += [f"data={options['data']}"] if options["data"] else []
             parts += [f"threads={self.threads}", *run]
         elif cell.mode == "replayed":
@@ -151,7 +152,9 @@ def train_words(settings, cell, out):
     words += [f"--steps={options['steps'] + options['warmup-steps']}", f"--timing-skip={options['warmup-steps']}"]
     words += [f"--threads={settings.threads}", f"--seed={options['seed']}", f"--transport={options['transport']}"]
     if cell.mode == "measured":
-        words += [f"--model={options['model']}", f"--image-size={options['image-size']}"]
+        words += [f"--device={options['device']}", f"--model={options['model']}"]
+        words += [f"--image-size={options['image-size']}"]
+        words += [f"--precision={options['precision']}"] if options["precision"] else []
         words += [f"--data={options['data']}"] if options["data"] else []
     else:
         words += [f"--device=replay:{options['profile']}"]
@@ -207,7 +210,7 @@ def digits(value):
 def common_fields(settings, cell):
     """Fields that are known before anything has run."""
     options, simulated = settings.options, cell.mode == "simulated"
-    device = {"measured": "cpu", "replayed": f"replay:{stem(options['profile'])}"}
+    device = {"measured": options["device"], "replayed": f"replay:{stem(options['profile'])}"}
     return {
         "key": settings.key(cell),
         "allreduce": cell.spec,
@@ -277,6 +280,7 @@ def train_fields(settings, cell):
         "top1": first["top1"],
         **{name: first[name] for name in ("transport", "nodes", "segment", "window")},
         "host": first["host"],
+        **({"reason": f"{shared} workers share a card"} if (shared := first["workers_per_card"] or 1) > 1 else {}),
     }
 
 

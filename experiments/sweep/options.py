@@ -88,6 +88,13 @@ def name(text):
     return text
 
 
+def device(text):
+    """What `chorale train --device=` takes for measured cells."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise ValueError("cpu, cuda or cuda:NUMBER; what is replayed is chosen by --modes and --profile")
+    return text
+
+
 def bucket(text):
     """What `chorale train --bucket=` takes."""
     if not re.fullmatch(r"tensor|\d+[KMG]?", text):
@@ -114,6 +121,8 @@ TABLE = {
     "modes": (",".join(MODES), modes, "which of measured,replayed,simulated"),
     "model": ("resnet50", choice("resnet50", "resnet18", "cnn"), "what is trained when measured"),
     "image-size": ("64", number(8, 1024), "pixels, when measured"),
+    "device": ("cpu", device, "where is trained when measured: cpu, cuda, or cuda:NUMBER; workers may share a card"),
+    "precision": (None, choice("f32", "tf32", "bf16", "f16"), "of activations, when measured (default the device's)"),
     "batch": (None, number(1, 65536), "images of one worker, in every mode (default 16 measured, else 32)"),
     "steps": ("10", number(2, 1000000), "steps that count, measured and replayed"),
     "warmup-steps": ("2", number(0, 1000000), "steps before those, which do not count"),
