@@ -1,0 +1,223 @@
+/* test_loader.c - stored images are those of the files and, resized, the canonical ones; a loader gives every batch of a
+ * run in order and leaves alone what is out.
+ */
+#include "nn/loader.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "tests/base/expect.h"
+
+enum { TRAIN = 41, TEST = 13, HEIGHT = 5, WIDTH = 7, PIXELS = HEIGHT * WIDTH, SIZE = 9, STEPS = 25, BATCH = 3 };
+
+static char folder[] = "/tmp/chorale-loader-XXXXXX";
+static unsigned char train_images[16 + TRAIN * PIXELS], train_labels[8 + TRAIN];
+static unsigned char test_images[16 + TEST * PIXELS], test_labels[8 + TEST];
+
+static void put(const char *name, unsigned char *file, unsigned char kind, int count, int header, size_t bytes)
+{
+    char path[64];
+    const unsigned char start[16] = {0, 0, 8, kind, 0, 0, 0, (unsigned char)count, 0, 0, 0, HEIGHT, 0, 0, 0, WIDTH};
+    memcpy(file, start, (size_t)header);
+    for (size_t i = (size_t)header; i < bytes; i++)
+        file[i] = kind == 3 ? (unsigned char)(i * i * 7 + i * 31) : (unsigned char)(i * 3 % 10);
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    EXPECT_OK(file_write_atomic(path, file, bytes));
+}
+
+static struct data *open_data(void)
+{
+    struct data *data = NULL;
+    cr_assert_not_null(mkdtemp(folder));
+    put("train-images-idx3-ubyte", train_images, 3, TRAIN, 16, sizeof train_images);
+    put("train-labels-idx1-ubyte", train_labels, 1, TRAIN, 8, sizeof train_labels);
+    put("t10k-images-idx3-ubyte", test_images, 3, TEST, 16, sizeof test_images);
+    put("t10k-labels-idx1-ubyte", test_labels, 1, TEST, 8, sizeof test_labels);
+    EXPECT_OK(data_open(folder, SIZE, &data));
+    cr_assert_not_null(data);
+    return data;
+}
+
+static void close_data(struct data *data)
+{
+    char command[80];
+    (void)snprintf(command, sizeof command, "rm -r '%s'", folder);
+    data_close(data);
+    cr_expect_eq(system(command), 0);
+}
+
+/* ---- memory that counts as a device's ---- */
+
+static int pinned;
+
+static enum status host_alloc(struct device *device, size_t bytes, void **memory)
+{
+    (void)device;
+    *memory = calloc(1, bytes);
+    pinned++;
+    return STATUS_OK;
+}
+
+static void host_free(struct device *device, void *memory)
+{
+    (void)device;
+    pinned -= memory != NULL;
+    free(memory);
+}
+
+static const struct device_ops ops = {.host_alloc = host_alloc, .host_free = host_free};
+static struct device device = {.ops = &ops};
+
+/* ---- what is in a batch ---- */
+
+/* One coordinate of an axis of `in` pixels that becomes SIZE: neighbours between which a centre lies, and how far. */
+static void centre(int in, int at, int *low, int *high, double *weight)
+{
+    double source = ((double)at + 0.5) * in / SIZE - 0.5;
+    source = source < 0 ? 0 : source;
+    *low = (int)source < in - 1 ? (int)source : in - 1;
+    *high = *low + 1 < in ? *low + 1 : *low;
+    *weight = source - *low;
+}
+
+static double resized(const struct stored_images *stored, const unsigned char *image, int channel, int y, int x)
+{
+    int north, south, west, east;
+    double down, right;
+    centre(stored->height, y, &north, &south, &down);
+    centre(stored->width, x, &west, &east, &right);
+    const int width = stored->width;
+    const double upper = (1 - right) * image[north * width + west] + right * image[north * width + east];
+    const double lower = (1 - right) * image[south * width + west] + right * image[south * width + east];
+    return (((1 - down) * upper + down * lower) / 255 - (double)stored->mean[channel]) /
+           (double)stored->deviation[channel];
+}
+
+/* Stored image i of a batch is image `index` of a file, all of it, and what a backend makes of it is canonical. */
+static void expect_image(const struct batch *batch, int i, const unsigned char *images, const unsigned char *labels,
+                         size_t index, const float *canonical)
+{
+    const struct stored_images *stored = batch->stored;
+    const unsigned char *image = stored->bytes + (size_t)i * PIXELS;
+    cr_assert(stored->height == HEIGHT && stored->width == WIDTH && stored->channels == 1);
+    cr_expect_arr_eq(image, images + 16 + index * PIXELS, PIXELS);
+    cr_expect_eq(batch->labels[i], labels[8 + index]);
+    const struct image_box *box = &stored->box[i];
+    cr_expect(box->left == 0 && box->top == 0 && box->width == WIDTH && box->height == HEIGHT && !box->flip);
+    for (int k = 0; k < 3 * SIZE * SIZE; k++) {
+        const double value = resized(stored, image, k / (SIZE * SIZE), k / SIZE % SIZE, k % SIZE);
+        cr_expect_float_eq((double)canonical[k], value, 1e-5, "element %d: %g, not %g", k, (double)canonical[k], value);
+    }
+}
+
+Test(batch_memory, stored_images_are_the_files_and_become_the_canonical_ones)
+{
+    struct data *data = open_data();
+    const struct data_order order = {.seed = 5, .samples = TRAIN, .workers = 2, .batch = BATCH};
+    struct batch_memory stored, canonical;
+    EXPECT_OK(batch_memory_create(&(struct batch_form){.data = data, .batch = BATCH, .stored = true, .device = &device},
+                                  &stored));
+    EXPECT_OK(batch_memory_create(&(struct batch_form){.data = data, .batch = BATCH}, &canonical));
+    cr_expect_null(stored.batch.canonical);
+    cr_expect_null(canonical.batch.stored);
+    for (uint64_t step = 0; step < 8; step++) { /* more than an epoch: 6 batches */
+        batch_memory_train(&stored, &order, step, 1);
+        batch_memory_train(&canonical, &order, step, 1);
+        cr_expect_eq(stored.batch.count, BATCH);
+        for (int i = 0; i < BATCH; i++) {
+            const size_t position = data_order_position(&order, (size_t)(step % 6), 1, i);
+            expect_image(&stored.batch, i, train_images, train_labels, data_order_sample(&order, step / 6, position),
+                         canonical.batch.canonical + (size_t)i * 3 * SIZE * SIZE);
+            cr_expect_eq(canonical.batch.labels[i], stored.batch.labels[i]);
+        }
+    }
+    batch_memory_test(&stored, 3, 4, 2);
+    batch_memory_test(&canonical, 3, 4, 2);
+    cr_expect_eq(stored.batch.count, 2);
+    for (int i = 0; i < 2; i++)
+        expect_image(&stored.batch, i, test_images, test_labels, 3 + (size_t)i * 4,
+                     canonical.batch.canonical + (size_t)i * 3 * SIZE * SIZE);
+    batch_memory_release(&stored);
+    batch_memory_release(&canonical);
+    cr_expect_eq(pinned, 0);
+    close_data(data);
+}
+
+/* ---- a run ---- */
+
+static const struct data_order order = {.seed = 2, .samples = TRAIN, .workers = 3, .batch = BATCH};
+
+static void expect_step(const struct data *data, const struct batch *batch, uint64_t step)
+{
+    float images[BATCH * 3 * SIZE * SIZE];
+    int32_t labels[BATCH];
+    data_train_batch(data, &order, step, 2, images, labels);
+    cr_assert_eq(batch->count, BATCH);
+    cr_expect_arr_eq(batch->canonical, images, sizeof images, "step %d", (int)step);
+    cr_expect_arr_eq(batch->labels, labels, sizeof labels, "step %d", (int)step);
+}
+
+static struct loader *open_loader(const struct data *data, bool on_device)
+{
+    struct loader *loader = NULL;
+    const struct loader_request request = {.form = {.data = data, .batch = BATCH, .device = on_device ? &device : NULL},
+                                           .order = &order,
+                                           .rank = 2,
+                                           .steps = STEPS};
+    EXPECT_OK(loader_create(&request, &loader));
+    cr_assert_not_null(loader);
+    return loader;
+}
+
+Test(loader, gives_every_batch_in_order)
+{
+    struct data *data = open_data();
+    struct loader *loader = open_loader(data, false);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        expect_step(data, loader_take(loader), step);
+        loader_give_back(loader);
+    }
+    loader_destroy(loader);
+    close_data(data);
+}
+
+Test(loader, leaves_alone_the_two_that_a_device_may_still_read)
+{
+    struct data *data = open_data();
+    struct loader *loader = open_loader(data, true);
+    const struct batch *before = loader_take(loader);
+    for (uint64_t step = 1; step < STEPS; step++) {
+        const struct batch *batch = loader_take(loader);
+        clock_sleep_ns(step % 4 == 0 ? 2000000 : 0); /* time enough to spoil it */
+        expect_step(data, before, step - 1);
+        expect_step(data, batch, step);
+        loader_give_back(loader);
+        before = batch;
+    }
+    expect_step(data, before, STEPS - 1);
+    loader_destroy(loader);
+    cr_expect_eq(pinned, 0);
+    close_data(data);
+}
+
+Test(loader, may_end_at_any_step)
+{
+    struct data *data = open_data();
+    for (uint64_t last = 0; last < 5; last++) {
+        struct loader *loader = open_loader(data, true);
+        for (uint64_t step = 0; step < last; step++) {
+            expect_step(data, loader_take(loader), step);
+            if (step > 0)
+                loader_give_back(loader);
+        }
+        loader_destroy(loader);
+        cr_expect_eq(pinned, 0);
+    }
+    loader_destroy(NULL);
+    close_data(data);
+}
