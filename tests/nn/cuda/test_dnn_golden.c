@@ -154,14 +154,13 @@ static void compare(const char *seen, const char *golden)
 
 static bool of_this_version(struct dnn *dnn, const char *golden)
 {
-    struct text version = {NULL};
-    text_add(&version, "\n");
+    struct text version = {NULL}, line = {NULL};
     dnn_describe(dnn, &version);
-    text_add(&version, "\n");
-    bool same = strstr(golden, text_string(&version)) != NULL;
+    text_addf(&line, "\n%s\n", text_string(&version));
+    bool same = strstr(golden, text_string(&line)) != NULL;
     if (!same)
-        cr_log_warn("h200.plans is of another cuDNN than this one (%s): plans are not compared",
-                    text_string(&version) + 1);
+        cr_log_warn("plans are not compared: h200.plans is not of %s", text_string(&version));
+    text_release(&line);
     text_release(&version);
     return same;
 }
