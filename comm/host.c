@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -142,4 +143,23 @@ enum status host_interface_address(const char *interface, char address[HOST_ADDR
         status = unknown_interface(list, interface);
     freeifaddrs(list);
     return status;
+}
+
+static bool find_outward(const struct ifaddrs *list, int family, char *address)
+{
+    for (; list != NULL; list = list->ifa_next)
+        if ((list->ifa_flags & IFF_UP) != 0 && (list->ifa_flags & IFF_LOOPBACK) == 0 &&
+            find_address(list, list->ifa_name, family, address) && strchr(address, '%') == NULL) /* link-local */
+            return true;
+    return false;
+}
+
+enum status host_outward_address(char address[HOST_ADDRESS_BYTES])
+{
+    struct ifaddrs *list;
+    if (getifaddrs(&list) != 0)
+        return fail(STATUS_IO, "interfaces: %s", strerror(errno));
+    const bool found = find_outward(list, AF_INET, address) || find_outward(list, AF_INET6, address);
+    freeifaddrs(list);
+    return found ? STATUS_OK : fail(STATUS_UNAVAILABLE, "interfaces: none but the loopback one has an address");
 }

@@ -26,4 +26,8 @@ uint64_t host_memory_available(void);
 /* The address of an interface as text, IPv4 before IPv6. STATUS_USAGE names the interfaces that there are. */
 enum status host_interface_address(const char *interface, char address[HOST_ADDRESS_BYTES]) MUST_CHECK;
 
+/* The address of the first interface that is up and no loopback, IPv4 before IPv6, for when nobody has named one.
+ * STATUS_UNAVAILABLE: there is none. */
+enum status host_outward_address(char address[HOST_ADDRESS_BYTES]) MUST_CHECK;
+
 #endif

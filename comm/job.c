@@ -11,45 +11,39 @@
 #include "base/text.h"
 #include "comm/bootstrap/channel.h"
 #include "comm/bootstrap/control.h"
+#include "comm/bootstrap/join.h"
+#include "comm/bootstrap/origin.h"
+#include "comm/bootstrap/server.h"
+#include "comm/host.h"
 
 struct job {
     int rank, size, local_rank;
     double deadline;
     bool left;
     struct channel *channel;    /* NULL: a job of one without a launcher, or one of a manager's */
+    struct server *server;      /* rank 0 under another launcher; else NULL                     */
     struct job_manager manager; /* allgather NULL: none */
     char host[CONTROL_HOST_BYTES + 1];
 };
 
-static const char *environment(const char *name)
-{
-    const char *value = getenv(name); /* NOLINT(concurrency-mt-unsafe): nobody sets the environment while joining */
-    return value != NULL && value[0] != '\0' ? value : NULL;
-}
-
 bool job_is_worker(void)
 {
-    return environment("CHORALE_CONTROL") != NULL && environment("CHORALE_TOKEN") != NULL;
+    return origin_is_launched();
 }
 
-/* A whole number of the launcher's environment, in [low, high]. */
-static enum status environment_int(const char *name, int low, int high, int *out)
+bool job_is_launched_here(void)
 {
-    const char *text = environment(name);
-    long long value = 0;
-    if (text == NULL)
-        return fail(STATUS_USAGE, "environment: %s is not set although CHORALE_CONTROL is: let the launcher set both",
-                    name);
-    if (parse_int(text, &value) != STATUS_OK || value < low || value > high)
-        return fail(STATUS_USAGE, "environment: %s=%.40s: a whole number from %d to %d is wanted", name, text, low,
-                    high);
-    *out = (int)value;
-    return STATUS_OK;
+    return origin_variable("CHORALE_CONTROL") != NULL && origin_variable("CHORALE_TOKEN") != NULL;
+}
+
+enum status job_check_alone(void)
+{
+    return origin_check_alone();
 }
 
 static enum status environment_deadline(double *seconds)
 {
-    const char *text = environment("CHORALE_DEADLINE");
+    const char *text = origin_variable("CHORALE_DEADLINE");
     double value = 0;
     if (text != NULL && (parse_real(text, &value) != STATUS_OK || !(value > 0)))
         return fail(STATUS_USAGE, "environment: CHORALE_DEADLINE=%.40s: a number of seconds above 0 is wanted", text);
@@ -59,11 +53,11 @@ static enum status environment_deadline(double *seconds)
 
 static enum status read_place(struct job *job)
 {
-    TRY(environment_int("WORLD_SIZE", 1, CONTROL_WORKERS, &job->size));
-    TRY(environment_int("RANK", 0, job->size - 1, &job->rank));
+    TRY(origin_number("WORLD_SIZE", "CHORALE_CONTROL", 1, CONTROL_WORKERS, &job->size));
+    TRY(origin_number("RANK", "CHORALE_CONTROL", 0, job->size - 1, &job->rank));
     job->local_rank = job->rank;
-    if (environment("LOCAL_RANK") != NULL)
-        TRY(environment_int("LOCAL_RANK", 0, job->size - 1, &job->local_rank));
+    if (origin_variable("LOCAL_RANK") != NULL)
+        TRY(origin_number("LOCAL_RANK", "CHORALE_CONTROL", 0, job->size - 1, &job->local_rank));
     return STATUS_OK;
 }
 
@@ -78,15 +72,15 @@ static void outlive_launcher(const struct job_options *options)
 
 static enum status open_channel(struct job *job, const struct job_options *options)
 {
-    struct channel_request request = {.address = environment("CHORALE_CONTROL"),
+    struct channel_request request = {.address = origin_variable("CHORALE_CONTROL"),
                                       .deadline = job->deadline,
                                       .failed = options->failed,
                                       .context = options->context,
                                       .told = options->told};
-    TRY(control_token_parse(environment("CHORALE_TOKEN"), request.token));
+    TRY(control_token_parse(origin_variable("CHORALE_TOKEN"), request.token));
     request.hello.rank = (uint32_t)job->rank;
     request.hello.size = (uint32_t)job->size;
-    request.hello.pid = (uint32_t)getpid();
+    request.hello.process.pid = (uint32_t)getpid();
     request.hello.deadline_ms = (uint32_t)ceil(job->deadline * 1e3);
     memcpy(request.hello.host, job->host, sizeof request.hello.host);
     TRY(channel_open(&request, &job->channel));
@@ -94,18 +88,56 @@ static enum status open_channel(struct job *job, const struct job_options *optio
     return STATUS_OK;
 }
 
+/* ---- under another launcher ---- */
+
+/* What the workers tell each other first: which host they are on. */
+static enum status meet_neighbours(struct job *job)
+{
+    struct host_identity mine;
+    void *memory = NULL;
+    TRY(memory_zeroed(&memory, (size_t)job->size, sizeof mine));
+    struct host_identity *all = memory;
+    host_identify(&mine);
+    const enum status status = channel_gather(job->channel, &mine, sizeof mine, all);
+    int before = 0;
+    for (int rank = 0; status == STATUS_OK && rank < job->rank; rank++)
+        before += all[rank].network == mine.network ? 1 : 0;
+    if (status == STATUS_OK) {
+        if (job->local_rank < 0)
+            job->local_rank = before;
+        channel_speak(job->channel, job->rank == 1 || (before == 0 && all[0].network != mine.network));
+    }
+    free(memory);
+    return status;
+}
+
+static enum status join_others(struct job *job, const struct origin *origin, const struct job_options *options)
+{
+    struct joined joined;
+    TRY(join_hosted(origin, options, job->deadline, job->host, &joined));
+    job->rank = joined.rank;
+    job->size = joined.size;
+    job->local_rank = joined.local_rank;
+    job->channel = joined.channel;
+    job->server = joined.server;
+    if (job->channel != NULL)
+        return meet_neighbours(job);
+    job->local_rank = job->local_rank < 0 ? 0 : job->local_rank;
+    return STATUS_OK;
+}
+
 static enum status join(struct job *job, const struct job_options *options)
 {
-    bool control = environment("CHORALE_CONTROL") != NULL, token = environment("CHORALE_TOKEN") != NULL;
+    struct origin origin;
     if (gethostname(job->host, sizeof job->host - 1) != 0)
         memcpy(job->host, "localhost", sizeof "localhost"); /* longer names are cut where the system does not */
     TRY(environment_deadline(&job->deadline));
     job->deadline = control_deadline(options->deadline > 0 ? options->deadline : job->deadline);
-    if (!control && !token)
+    TRY(origin_find(&origin));
+    if (origin.kind == ORIGIN_NONE)
         return STATUS_OK;
-    if (!control || !token)
-        return fail(STATUS_USAGE, "environment: %s is not set although %s is: let the launcher set both",
-                    control ? "CHORALE_TOKEN" : "CHORALE_CONTROL", control ? "CHORALE_CONTROL" : "CHORALE_TOKEN");
+    if (origin.kind != ORIGIN_CHORALE)
+        return join_others(job, &origin, options);
     TRY(read_place(job));
     return open_channel(job, options);
 }
@@ -195,9 +227,17 @@ enum status job_check(struct job *job)
     return job->channel != NULL ? channel_check(job->channel) : STATUS_OK;
 }
 
+/* Rank 0 ends when this returns, and its server with it: the others must know by then. It then tells the user itself. */
 bool job_abort(struct job *job, enum status status, const char *message)
 {
-    return job->channel != NULL && channel_abort(job->channel, status, message);
+    if (job->channel == NULL)
+        return false;
+    const bool told = channel_has_told(job->channel);
+    const bool sent = channel_abort(job->channel, status, message);
+    if (job->server == NULL)
+        return sent || told;
+    server_settle(job->server);
+    return told;
 }
 
 enum status job_leave(struct job *job)
@@ -213,5 +253,6 @@ void job_destroy(struct job *job)
     if (job == NULL)
         return;
     channel_close(job->channel);
+    server_close(job->server); /* waits until the others have left, too */
     free(job);
 }

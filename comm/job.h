@@ -1,9 +1,11 @@
 /* job.h - this process's membership in a job: who am I, who else, is everyone alive.
  *
- * A job is N workers started by the local launcher (launch.h). Each worker holds one control connection to the
- * launcher. A thread of the job watches it, so that the death of any worker is noticed while this one computes
- * (libfabric alone notices no death). The control channel also carries what the transports need to start: small
- * all-gathers and barriers. A job token, random for each job, turns strangers away.
+ * A job is N workers, started by the local launcher (launch.h) or by somebody else: mpirun, mpiexec, srun, torchrun, a
+ * script (bootstrap/origin.h says how each is known, and in which order). Each worker holds one control connection to the
+ * control server, which is the launcher itself or, under others, a thread in rank 0's process. A thread of the job
+ * watches it, so that the death of any worker is noticed while this one computes (libfabric alone notices no death). The
+ * control channel also carries what the transports need to start: small all-gathers and barriers. A job token, which is
+ * proved and never sent (bootstrap/proof.h), turns strangers away.
  *
  * Threads: job_join from the main thread (from another, the kernel would still kill the worker together with a
  * launcher that is killed, before it has cleaned up); job_allgather, job_barrier and job_leave from one thread at a
@@ -20,8 +22,9 @@
 struct job;
 
 /* Called once, from the job's thread, when the job has ended without this worker's doing: another worker died, the
- * launcher is gone, or the launcher asks us to stop. `speak` is true on the one worker that should tell the user (only
- * when the launcher is gone: otherwise the launcher tells). The callback ends the process (_exit) after it has
+ * server is gone, or the server asks us to stop. `speak` is true on the one worker that should tell the user (under our
+ * launcher only when it is gone: otherwise the launcher tells; under others rank 0, and when that is gone rank 1 and the
+ * first worker of each other host). The callback ends the process (_exit) after it has
  * removed what would stay behind (job_remove_leftovers); if it returns, job_check() fails from then on, and the
  * launcher, if there is one, ends the process by SIGTERM one second and SIGKILL one and a half seconds after the
  * failure. It may be called as soon as the job is complete, just before job_join() returns; it must not call
@@ -35,11 +38,20 @@ struct job_options {
     double deadline;       /* seconds that any wait of the control channel may take; <= 0: the launcher's, or 30   */
     job_failed_fn *failed; /* NULL: job_check() tells, and the kernel kills this worker together with its launcher */
     void *context;
-    bool *told; /* set when job_join() fails because the launcher has ended the job: it tells the user; may be NULL */
+    job_note_fn *note;     /* strangers that rank 0's server has turned away; may be NULL; same context            */
+    const char *interface; /* of rank 0's server, when another launcher has started workers on several hosts; NULL:
+                              bootstrap/join.h says which                                                          */
+    bool *told; /* set when job_join() fails because the server has ended the job: it tells the user; may be NULL */
 };
 
-/* True when the environment says that a launcher of ours started this process. */
+/* True when the environment says that a launcher, ours or another, has started this process as a worker; also when what it
+ * says is torn: then job_join() says what is wrong. */
 bool job_is_worker(void);
+/* True when it was a launcher of ours. */
+bool job_is_launched_here(void);
+/* For a program that is about to work alone unasked: STATUS_USAGE when it stands in a launcher's allocation for several
+ * tasks (a batch script of Slurm) and is none of them. */
+enum status job_check_alone(void) MUST_CHECK;
 
 /* Join the job that the environment names, and wait until all workers have; without one, a job of one worker (rank 0 of
  * 1, no control channel, no thread). `options` may be NULL. When it fails the callback has not been called.

@@ -398,55 +398,31 @@ static void run(struct launcher *launcher, struct pollfd *slots)
 static void launcher_release(struct launcher *launcher)
 {
     for (int i = 0; launcher->members != NULL && i < launcher->size; i++) {
-        connection_close(&launcher->members[i].connection);
         label_source_close(&launcher->members[i].streams[0]);
         label_source_close(&launcher->members[i].streams[1]);
     }
-    for (int i = 0; launcher->strangers != NULL && i < launcher->size + STRANGERS; i++)
-        connection_close(&launcher->strangers[i].connection);
     text_release(&launcher->sinks[0].pending);
     text_release(&launcher->sinks[1].pending);
-    blob_release(launcher->gather.result);
-    if (launcher->listener >= 0)
-        close(launcher->listener);
     if (launcher->signals >= 0)
         close(launcher->signals);
-    free(launcher->members);
-    free(launcher->strangers);
+    members_release(launcher);
 }
 
 static enum status launcher_init(struct launcher *launcher, const struct launch_request *request)
 {
-    void *members = NULL, *strangers = NULL;
-    *launcher = (struct launcher){.request = request,
-                                  .note = request->note,
-                                  .note_context = request->context,
-                                  .size = request->workers,
-                                  .deadline = control_deadline(request->deadline),
-                                  .listener = -1,
-                                  .signals = -1,
-                                  .join_due = NEVER,
-                                  .ending_since = NEVER,
-                                  .gather = {.sequence = 1, .due = NEVER},
-                                  .sinks = {{.fd = 1}, {.fd = 2}}};
-    TRY(memory_zeroed(&members, (size_t)launcher->size, sizeof(struct member)));
-    launcher->members = members;
-    for (int i = 0; i < launcher->size; i++) {
+    enum status status = members_init(launcher, request->workers, request->deadline);
+    launcher->request = request;
+    launcher->note = request->note;
+    launcher->note_context = request->context;
+    for (int stream = 0; stream < 2; stream++)
+        launcher->sinks[stream] = (struct label_sink){.fd = stream + 1};
+    for (int i = 0; status == STATUS_OK && i < launcher->size; i++) {
         struct member *member = &launcher->members[i];
-        connection_init(&member->connection, -1);
-        member->lost_due = NEVER;
+        memcpy(member->host, launcher->host, sizeof launcher->host);
         for (int stream = 0; stream < 2; stream++)
             member->streams[stream] = (struct label_source){.fd = -1, .rank = i, .sink = &launcher->sinks[stream]};
     }
-    TRY(memory_zeroed(&strangers, (size_t)launcher->size + STRANGERS, sizeof(struct stranger)));
-    launcher->strangers = strangers;
-    for (int i = 0; i < launcher->size + STRANGERS; i++)
-        connection_init(&launcher->strangers[i].connection, -1);
-    if (gethostname(launcher->host, sizeof launcher->host - 1) != 0)
-        memcpy(launcher->host, "localhost", sizeof "localhost");
-    for (int i = 0; i < launcher->size; i++)
-        memcpy(launcher->members[i].host, launcher->host, sizeof launcher->host);
-    return STATUS_OK;
+    return status;
 }
 
 /* Start all, or end those that have been started: either way the loop runs until nothing is left. */

@@ -243,10 +243,19 @@ done:
     return status;
 }
 
+static bool wants_mpi(const struct plan *plan)
+{
+    for (size_t i = 0; i < plan->spec_count; i++)
+        if (plan->specs[i].external != NULL && strcmp(plan->specs[i].external->stem, "mpi") == 0)
+            return true;
+    return false;
+}
+
 static int work(const struct plan *plan)
 {
     struct worker worker;
-    enum status status = worker_open(plan->options, plan->counts != NULL ? plan->counts[0] : 0, false, NULL, &worker);
+    const unsigned wants = wants_mpi(plan) ? WORKER_EXTERNAL : 0;
+    enum status status = worker_open(plan->options, plan->counts != NULL ? plan->counts[0] : 0, wants, NULL, &worker);
     if (status == STATUS_OK)
         status = measure(plan, &worker);
     return worker_close(&worker, status);

@@ -401,7 +401,7 @@ static int run(const struct plan *plan, int argc, char **argv)
     struct worker worker;
     if (worker_launches(options))
         return worker_launch(worker_count(options), option_real(options, "deadline"), argc, argv);
-    enum status status = worker_open(options, worker_count(options), true, &plan->accelerator, &worker);
+    enum status status = worker_open(options, worker_count(options), WORKER_PROGRESS, &plan->accelerator, &worker);
     if (status == STATUS_OK)
         status = train(plan, &worker);
     return worker_close(&worker, status);

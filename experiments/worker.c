@@ -22,7 +22,7 @@ int worker_count(const struct option_values *options)
 
 bool worker_is_one(void)
 {
-    return job_is_worker() || external_manager() != NULL;
+    return job_is_worker();
 }
 
 bool worker_launches(const struct option_values *options)
@@ -119,22 +119,28 @@ static enum status open_comm(const struct option_values *options, bool progress_
 }
 
 /* Our launcher comes first: it may itself have been started under an mpiexec. */
-static enum status join(const struct job_options *options, struct worker *worker)
+static enum status join(const struct job_options *options, unsigned wants, struct worker *worker)
 {
-    const char *manager = job_is_worker() ? NULL : external_manager();
+    const bool external = (wants & WORKER_EXTERNAL) != 0 && !job_is_launched_here();
+    const char *manager = external ? external_manager() : NULL;
     if (manager == NULL)
         return job_join(options, &worker->job);
     TRY(external_open(manager, &worker->library));
     return external_job(worker->library, options, &worker->job);
 }
 
-enum status worker_open(const struct option_values *options, int workers, bool progress_thread,
+enum status worker_open(const struct option_values *options, int workers, unsigned wants,
                         const struct accelerator *accelerator, struct worker *worker)
 {
     *worker = (struct worker){.job = NULL};
-    struct job_options job = {
-        .deadline = option_real(options, "deadline"), .failed = job_failed, .told = &worker->told};
-    TRY(join(&job, worker));
+    struct job_options job = {.deadline = option_real(options, "deadline"),
+                              .failed = job_failed,
+                              .note = program_note,
+                              .interface = option_text(options, "interface"),
+                              .told = &worker->told};
+    if (workers == 0 && !job_is_worker())
+        TRY(job_check_alone());
+    TRY(join(&job, wants, worker));
     int size = job_size(worker->job);
     if (workers > 0 && workers != size)
         return fail(STATUS_USAGE, "-n %d: the job that started this program has %d workers: give -n %d or leave it out",
@@ -146,7 +152,7 @@ enum status worker_open(const struct option_values *options, int workers, bool p
         TRY(layout_flat(size, &worker->layout));
     if (accelerator != NULL)
         TRY(accelerator_open(accelerator, worker->job, &worker->device));
-    return open_comm(options, progress_thread, worker);
+    return open_comm(options, (wants & WORKER_PROGRESS) != 0, worker);
 }
 
 /* Everyone has all its bytes before anyone's endpoint goes. */

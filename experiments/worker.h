@@ -26,7 +26,8 @@ enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
 #define WORKER_OPTION_COUNT                                                                                            \
     {                                                                                                                  \
         .key = "workers", .letter = 'n', .type = OPTION_INT, .min = 1, .max = WORKERS_MOST,                            \
-        .help = "workers to start on this host; inside a job: its size, or leave it out (default 1)"                   \
+        .help =                                                                                                        \
+            "workers to start on this host; under mpirun, srun, torchrun: their number, or leave it out (default 1)"   \
     }
 #define WORKER_OPTIONS                                                                                                 \
     {.key = "transport",                                                                                               \
@@ -37,7 +38,8 @@ enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
         {.key = "provider", .type = OPTION_STRING, .help = "libfabric provider, overrides --transport"},               \
         {.key = "interface",                                                                                           \
          .type = OPTION_STRING,                                                                                        \
-         .help = "network interface for tcp (default lo when all workers are on this host)"},                          \
+         .help =                                                                                                       \
+             "network interface for tcp and rank 0's control server (default lo when all workers are on this host)"},  \
         {.key = "segment",                                                                                             \
          .type = OPTION_SIZE,                                                                                          \
          .unit = "B",                                                                                                  \
@@ -64,8 +66,7 @@ enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
 
 /* This process's part in the job. */
 struct worker {
-    struct external_library
-        *library; /* the MPI whose mpiexec has started this process, which brings the job; else NULL */
+    struct external_library *library; /* the MPI that brings the job, for its own collectives; else NULL */
     struct job *job;
     struct device *device; /* NULL: it works in host memory */
     struct comm *comm;
@@ -76,7 +77,7 @@ struct worker {
 /* The count that -n gives, 0 when it is not given. */
 int worker_count(const struct option_values *options);
 
-/* True when a launcher of ours or an MPI's mpiexec has started this process. */
+/* True when a launcher has started this process as a worker: ours, or another (job.h). */
 bool worker_is_one(void);
 /* True when this process shall start the workers: -n above 1, and nobody has started it as a worker. */
 bool worker_launches(const struct option_values *options);
@@ -84,10 +85,17 @@ bool worker_launches(const struct option_values *options);
  * returns the program's exit code. */
 int worker_launch(int workers, double deadline, int argc, char **argv);
 
-/* Join the job that started this process (our launcher's, or mpiexec's through external.h; without one: a job of one
- * worker), open the device, transport and comm. `workers`: as demanded by -n, 0 = whatever the job has; a job of another
- * size is refused. accelerator: NULL for host memory. On failure call worker_close(), too. */
-enum status worker_open(const struct option_values *options, int workers, bool progress_thread,
+enum {
+    WORKER_PROGRESS = 1, /* a progress thread of the comm                                                     */
+    WORKER_EXTERNAL = 2  /* an MPI's own collectives are wanted: where its mpiexec has started us, the MPI brings
+                            the job (external.h), and nobody but mpiexec watches the workers                  */
+};
+
+/* Join the job that started this process (without one: a job of one worker), open the device, transport and comm.
+ * `workers`: as demanded by -n, 0 = whatever the job has; a job of another size is refused, and so is working alone
+ * unasked in an allocation for several. `wants`: WORKER_.... accelerator: NULL for host memory. On failure call
+ * worker_close(), too. */
+enum status worker_open(const struct option_values *options, int workers, unsigned wants,
                         const struct accelerator *accelerator, struct worker *worker) MUST_CHECK;
 
 /* The end of the work, well or badly. Returns the program's exit code. A failure is said once in the whole job, as

@@ -29,6 +29,7 @@ struct channel {
     pthread_t thread;
     bool running;
     uint32_t rank, size;
+    uint64_t memory; /* that this process shares with some of the others */
     bool hosted;
     double deadline;
     unsigned char welcome[PROOF_BYTES]; /* what the server's proof must be */
@@ -41,9 +42,10 @@ struct channel {
     pthread_mutex_t lock; /* guards what follows; `changed` is broadcast */
     pthread_cond_t changed;
     bool welcomed, acknowledged, gathered;
-    bool stopped;                        /* the server has ended the job: it tells the user */
-    char server[CONTROL_HOST_BYTES + 1]; /* its host; "": not known yet */
-    unsigned char *payload;              /* of the latest GATHERED: sequence, then bytes */
+    bool stopped;                          /* the server has ended the job: it tells the user */
+    char server[CONTROL_HOST_BYTES + 1];   /* its host; "": not known yet */
+    struct control_process server_process; /* pid 0: not known, or one that needs nobody to clean up after it */
+    unsigned char *payload;                /* of the latest GATHERED: sequence, then bytes */
     size_t payload_bytes;
     char text[CONTROL_TEXT_BYTES + 1]; /* why it failed: written before `status`, never again after */
     atomic_int status;
@@ -177,17 +179,25 @@ static void take_gathered(struct channel *channel, struct control_reader *reader
 /* Whoever listened at the address, only this job's server can answer our nonce. */
 static enum status take_welcome(struct channel *channel, const struct control_frame *frame)
 {
-    if (frame->length < PROOF_BYTES || frame->length > CONTROL_WELCOME_BYTES ||
+    if (frame->length < CONTROL_WELCOME_FIXED || frame->length > CONTROL_WELCOME_BYTES ||
         !proof_equal(frame->payload, channel->welcome))
         return fail(STATUS_USAGE,
                     "join the job: what listens at the address of %s does not know the job's token: it "
                     "belongs to another job",
                     server_name(channel->hosted));
     pthread_mutex_lock(&channel->lock);
-    control_line_get(channel->server, frame->payload + PROOF_BYTES, frame->length - PROOF_BYTES);
+    channel->server_process = control_process_get(frame->payload + PROOF_BYTES);
+    control_line_get(channel->server, frame->payload + CONTROL_WELCOME_FIXED, frame->length - CONTROL_WELCOME_FIXED);
     pthread_mutex_unlock(&channel->lock);
     raise_flag(channel, &channel->welcomed);
     return STATUS_OK;
+}
+
+/* Nobody else may be there to remove what the dead one has left; each of its neighbours tries. */
+static void bury(const struct channel *channel, struct control_process dead)
+{
+    if (dead.pid > 1 && dead.memory == channel->memory)
+        job_remove_leftovers((long)dead.pid);
 }
 
 /* The connection to the server has ended. */
@@ -195,6 +205,7 @@ static enum status server_lost(struct channel *channel)
 {
     if (!channel->hosted)
         return fail(STATUS_PEER_LOST, "the launcher is gone: it was killed or has crashed: start the job again");
+    bury(channel, channel->server_process);
     if (channel->server[0] == '\0')
         return fail(STATUS_PEER_LOST,
                     "rank 0: ended before all workers had joined, or its connection was lost: see what "
@@ -230,7 +241,11 @@ static enum status handle_frame(struct channel *channel, struct control_reader *
         raise_flag(channel, &channel->acknowledged);
         return STATUS_OK;
     case CONTROL_STOP:
-        TRY(control_text_get(frame, &why, text));
+        if (frame->length < CONTROL_PROCESS_BYTES)
+            return fail(STATUS_FORMAT, "control channel: a torn message");
+        TRY(control_text_get(frame->payload + CONTROL_PROCESS_BYTES, frame->length - CONTROL_PROCESS_BYTES, &why,
+                             text));
+        bury(channel, control_process_get(frame->payload));
         *stopped = true;
         return fail(why, "%s", text);
     default:
@@ -428,14 +443,17 @@ enum status channel_goodbye(struct channel *channel)
     return await(channel, &channel->acknowledged, "leave the job");
 }
 
+bool channel_has_told(struct channel *channel)
+{
+    return atomic_load(&channel->status) != STATUS_OK && channel->failed != NULL;
+}
+
 bool channel_abort(struct channel *channel, enum status status, const char *text)
 {
     unsigned char payload[4 + CONTROL_TEXT_BYTES];
     size_t length = control_text_put(payload, status, text);
-    /* If the job has ended already, whoever ended it has told the user, or the callback has. */
-    bool told = atomic_load(&channel->status) != STATUS_OK && channel->failed != NULL;
     note_failure(channel, status, text); /* the other threads of this worker may stop, too */
-    return send_frame(channel, CONTROL_ABORT, payload, length, NULL, 0) == STATUS_OK || told;
+    return send_frame(channel, CONTROL_ABORT, payload, length, NULL, 0) == STATUS_OK;
 }
 
 /* --- life --- */
@@ -487,6 +505,7 @@ static enum status create(const struct channel_request *request, struct channel 
     channel->wake = -1;
     channel->rank = request->hello.rank;
     channel->size = request->hello.size;
+    channel->memory = request->hello.process.memory;
     channel->hosted = request->hosted;
     atomic_init(&channel->speak, request->hello.rank == (request->hosted ? 1 : 0));
     channel->deadline = request->deadline;

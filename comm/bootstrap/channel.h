@@ -37,6 +37,8 @@ enum status channel_gather(struct channel *channel, const void *mine, size_t byt
 enum status channel_goodbye(struct channel *channel) MUST_CHECK;
 /* When the server itself is lost, the failed callback shall speak (hosted; from the start only rank 1 does). Any thread. */
 void channel_speak(struct channel *channel, bool speak);
+/* The failed callback has been called, or is about to be: it tells the user. Any thread. */
+bool channel_has_told(struct channel *channel);
 /* False when the text can't reach the server. */
 bool channel_abort(struct channel *channel, enum status status, const char *text);
 /* STATUS_OK while nothing is known to have failed. Any thread. */

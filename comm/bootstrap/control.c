@@ -11,6 +11,8 @@
 
 #define PROTOCOL 0x63683032u /* "ch02": a stranger's first four bytes are hardly these */
 
+enum { FIELDS_BYTES = 12 + CONTROL_PROCESS_BYTES }; /* of HELLO, between nonce and host */
+
 double control_deadline(double seconds)
 {
     if (!(seconds > 0))
@@ -31,6 +33,19 @@ void control_put_u32(unsigned char *bytes, uint32_t value)
 uint32_t control_get_u32(const unsigned char *bytes)
 {
     return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
+}
+
+void control_process_put(unsigned char *bytes, const struct control_process *process)
+{
+    control_put_u32(bytes, process->pid);
+    control_put_u32(bytes + 4, (uint32_t)(process->memory & 0xffffffffu));
+    control_put_u32(bytes + 8, (uint32_t)(process->memory >> 32));
+}
+
+struct control_process control_process_get(const unsigned char *bytes)
+{
+    const uint64_t low = control_get_u32(bytes + 4), high = control_get_u32(bytes + 8);
+    return (struct control_process){.pid = control_get_u32(bytes), .memory = low | high << 32};
 }
 
 void control_header(unsigned char header[CONTROL_HEADER_BYTES], enum control_type type, size_t payload)
@@ -141,10 +156,10 @@ size_t control_hello_put(unsigned char *payload, const struct control_hello *hel
     memcpy(said, hello->nonce, PROOF_NONCE_BYTES);
     control_put_u32(fields, hello->rank);
     control_put_u32(fields + 4, hello->size);
-    control_put_u32(fields + 8, hello->pid);
-    control_put_u32(fields + 12, hello->deadline_ms);
-    memcpy(fields + 16, hello->host, host);
-    proof_make(token, PROOF_WORKER, nonce, hello->nonce, fields, 16 + host, payload);
+    control_put_u32(fields + 8, hello->deadline_ms);
+    control_process_put(fields + 12, &hello->process);
+    memcpy(fields + FIELDS_BYTES, hello->host, host);
+    proof_make(token, PROOF_WORKER, nonce, hello->nonce, fields, FIELDS_BYTES + host, payload);
     return CONTROL_HELLO_FIXED + host;
 }
 
@@ -159,10 +174,10 @@ enum status control_hello_get(const struct control_frame *frame, const unsigned 
     memcpy(hello->nonce, said, PROOF_NONCE_BYTES);
     hello->rank = control_get_u32(fields);
     hello->size = control_get_u32(fields + 4);
-    hello->pid = control_get_u32(fields + 8);
-    hello->deadline_ms = control_get_u32(fields + 12);
-    control_line_get(hello->host, fields + 16, host);
-    proof_make(token, PROOF_WORKER, nonce, hello->nonce, fields, 16 + host, proof);
+    hello->deadline_ms = control_get_u32(fields + 8);
+    hello->process = control_process_get(fields + 12);
+    control_line_get(hello->host, fields + FIELDS_BYTES, host);
+    proof_make(token, PROOF_WORKER, nonce, hello->nonce, fields, FIELDS_BYTES + host, proof);
     if (!proof_equal(proof, frame->payload))
         return fail(STATUS_REFUSED, "wrong token");
     return STATUS_OK;
@@ -176,13 +191,13 @@ size_t control_text_put(unsigned char *payload, enum status status, const char *
     return 4 + length;
 }
 
-enum status control_text_get(const struct control_frame *frame, enum status *status, char *text)
+enum status control_text_get(const unsigned char *payload, size_t length, enum status *status, char *text)
 {
-    if (frame->length < 4 || frame->length > 4 + CONTROL_TEXT_BYTES)
-        return fail(STATUS_FORMAT, "control channel: a text of %zu bytes", frame->length);
-    int32_t code = (int32_t)control_get_u32(frame->payload);
+    if (length < 4 || length > 4 + CONTROL_TEXT_BYTES)
+        return fail(STATUS_FORMAT, "control channel: a text of %zu bytes", length);
+    int32_t code = (int32_t)control_get_u32(payload);
     *status = code < STATUS_OK && code >= STATUS_INTERRUPTED ? (enum status)code : STATUS_INTERNAL;
-    control_line_get(text, frame->payload + 4, frame->length - 4);
+    control_line_get(text, payload + 4, length - 4);
     return STATUS_OK;
 }
 

@@ -21,13 +21,13 @@
 enum control_type {
     CONTROL_CHALLENGE = 1, /* version (4 bytes), nonce                               */
     CONTROL_HELLO,         /* struct control_hello                                     */
-    CONTROL_WELCOME,       /* proof, the server's host                                 */
+    CONTROL_WELCOME,       /* proof, process of the server, its host                   */
     CONTROL_GATHER,        /* sequence (4 bytes), the worker's bytes                   */
     CONTROL_GATHERED,      /* sequence (4 bytes), the bytes of all workers             */
     CONTROL_ABORT,         /* status (4 bytes), text                                   */
     CONTROL_GOODBYE,       /* empty                                                    */
     CONTROL_GOODBYE_ACK,   /* empty                                                    */
-    CONTROL_STOP,          /* status (4 bytes), text                                   */
+    CONTROL_STOP,          /* process that has died, status (4 bytes), text */
     CONTROL_TYPES
 };
 
@@ -37,9 +37,11 @@ enum {
     CONTROL_TOKEN_TEXT = 2 * CONTROL_TOKEN_BYTES + 1, /* in hexadecimal, with the NUL */
     CONTROL_HOST_BYTES = 64,
     CONTROL_CHALLENGE_BYTES = 4 + PROOF_NONCE_BYTES,
-    CONTROL_HELLO_FIXED = PROOF_BYTES + PROOF_NONCE_BYTES + 4 * 4,
+    CONTROL_PROCESS_BYTES = 12,
+    CONTROL_HELLO_FIXED = PROOF_BYTES + PROOF_NONCE_BYTES + CONTROL_PROCESS_BYTES + 3 * 4,
     CONTROL_HELLO_BYTES = CONTROL_HELLO_FIXED + CONTROL_HOST_BYTES, /* the longest */
-    CONTROL_WELCOME_BYTES = PROOF_BYTES + CONTROL_HOST_BYTES,       /* the longest */
+    CONTROL_WELCOME_FIXED = PROOF_BYTES + CONTROL_PROCESS_BYTES,
+    CONTROL_WELCOME_BYTES = CONTROL_WELCOME_FIXED + CONTROL_HOST_BYTES, /* the longest */
     CONTROL_TEXT_BYTES = 1023,
     CONTROL_GATHER_BYTES = 65536,
     CONTROL_WORKERS = 1024
@@ -53,13 +55,19 @@ enum {
 /* The limits that each side sets to the payload of a frame. */
 #define CONTROL_STRANGER_LIMIT ((size_t)CONTROL_HELLO_BYTES)
 #define CONTROL_MEMBER_LIMIT ((size_t)CONTROL_GATHER_BYTES + 4)
-#define CONTROL_UNKNOWN_SERVER_LIMIT ((size_t)CONTROL_TEXT_BYTES + 4)
+#define CONTROL_UNKNOWN_SERVER_LIMIT ((size_t)CONTROL_CHALLENGE_BYTES)
 #define CONTROL_WORKER_LIMIT ((size_t)CONTROL_GATHER_BYTES * CONTROL_WORKERS + 4)
+
+/* A process, so that what it leaves in shared memory can be removed by another that shares it. */
+struct control_process {
+    uint32_t pid;    /* 0: none */
+    uint64_t memory; /* as struct host_identity has it */
+};
 
 struct control_hello {
     unsigned char nonce[PROOF_NONCE_BYTES]; /* the worker's */
     uint32_t rank, size;
-    uint32_t pid;
+    struct control_process process;
     uint32_t deadline_ms; /* what this worker lets a wait of the control channel take */
     char host[CONTROL_HOST_BYTES + 1];
 };
@@ -96,6 +104,10 @@ void control_line_get(char *text, const unsigned char *bytes, size_t length);
 void control_put_u32(unsigned char *bytes, uint32_t value);
 uint32_t control_get_u32(const unsigned char *bytes);
 
+/* CONTROL_PROCESS_BYTES, as they stand in HELLO, WELCOME and STOP. */
+void control_process_put(unsigned char *bytes, const struct control_process *process);
+struct control_process control_process_get(const unsigned char *bytes);
+
 /* CHALLENGE's payload is CONTROL_CHALLENGE_BYTES. STATUS_FORMAT: not one of this version. */
 void control_challenge_put(unsigned char *payload, const unsigned char nonce[PROOF_NONCE_BYTES]);
 enum status control_challenge_get(const struct control_frame *frame, unsigned char nonce[PROOF_NONCE_BYTES]) MUST_CHECK;
@@ -107,10 +119,11 @@ size_t control_hello_put(unsigned char *payload, const struct control_hello *hel
 enum status control_hello_get(const struct control_frame *frame, const unsigned char token[CONTROL_TOKEN_BYTES],
                               const unsigned char nonce[PROOF_NONCE_BYTES], struct control_hello *hello) MUST_CHECK;
 
-/* ABORT's and STOP's payload; returns its length. `payload` holds 4 + CONTROL_TEXT_BYTES; a longer text is cut. */
+/* ABORT's payload and what follows the process in STOP's; returns its length. `payload` holds 4 + CONTROL_TEXT_BYTES; a longer
+ * text is cut. */
 size_t control_text_put(unsigned char *payload, enum status status, const char *text);
 /* `text` holds CONTROL_TEXT_BYTES + 1. A status that is no failure is taken for STATUS_INTERNAL. */
-enum status control_text_get(const struct control_frame *frame, enum status *status, char *text) MUST_CHECK;
+enum status control_text_get(const unsigned char *payload, size_t length, enum status *status, char *text) MUST_CHECK;
 
 void control_token_text(const unsigned char token[CONTROL_TOKEN_BYTES], char text[CONTROL_TOKEN_TEXT]);
 enum status control_token_parse(const char *text, unsigned char token[CONTROL_TOKEN_BYTES]) MUST_CHECK;

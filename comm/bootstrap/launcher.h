@@ -44,6 +44,7 @@ struct member {
     double patience;   /* seconds that it lets a gather take              */
     uint64_t lost_due; /* its connection was closed: until then it may die */
     char host[CONTROL_HOST_BYTES + 1];
+    struct control_process process;     /* who said HELLO, for the others */
     unsigned char welcome[PROOF_BYTES]; /* the server's proof for it */
     struct connection connection;
     struct label_source streams[2]; /* label mode: stdout, stderr */
@@ -110,6 +111,9 @@ struct launcher {
 
 /* --- members.c --- */
 
+/* The state of a job that nobody has joined; members_release() also after a failure. */
+enum status members_init(struct launcher *launcher, int size, double deadline) MUST_CHECK;
+void members_release(struct launcher *launcher); /* also closes the listener */
 /* Take new connections. */
 void members_accept(struct launcher *launcher);
 /* Read what stranger `index` has said. */

@@ -2,10 +2,13 @@
 #define _GNU_SOURCE /* accept4 */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "comm/bootstrap/launcher.h"
 
@@ -14,14 +17,57 @@
 #define STRANGER_PATIENCE 10.0 /* seconds for a greeting, or the deadline if that is shorter */
 #define STRANGERS_NAMED 8      /* one line each; whoever scans ports must not fill the log */
 
+/* --- life --- */
+
+enum status members_init(struct launcher *launcher, int size, double deadline)
+{
+    void *members = NULL, *strangers = NULL;
+    *launcher = (struct launcher){.size = size,
+                                  .deadline = control_deadline(deadline),
+                                  .listener = -1,
+                                  .signals = -1,
+                                  .join_due = NEVER,
+                                  .ending_since = NEVER,
+                                  .gather = {.sequence = 1, .due = NEVER}};
+    if (gethostname(launcher->host, sizeof launcher->host - 1) != 0)
+        memcpy(launcher->host, "localhost", sizeof "localhost");
+    TRY(memory_zeroed(&members, (size_t)size, sizeof(struct member)));
+    launcher->members = members;
+    for (int i = 0; i < size; i++) {
+        connection_init(&launcher->members[i].connection, -1);
+        launcher->members[i].lost_due = NEVER;
+    }
+    TRY(memory_zeroed(&strangers, (size_t)size + STRANGERS, sizeof(struct stranger)));
+    launcher->strangers = strangers;
+    for (int i = 0; i < size + STRANGERS; i++)
+        connection_init(&launcher->strangers[i].connection, -1);
+    return STATUS_OK;
+}
+
+void members_release(struct launcher *launcher)
+{
+    for (int i = 0; launcher->members != NULL && i < launcher->size; i++)
+        connection_close(&launcher->members[i].connection);
+    for (int i = 0; launcher->strangers != NULL && i < launcher->size + STRANGERS; i++)
+        connection_close(&launcher->strangers[i].connection);
+    blob_release(launcher->gather.result);
+    if (launcher->listener >= 0)
+        close(launcher->listener);
+    free(launcher->members);
+    free(launcher->strangers);
+}
+
 /* --- sending --- */
 
-static struct blob *text_blob(enum control_type type, enum status status, const char *text)
+/* STOP; `dead`: the process behind it, NULL: none that others have to clean up after. */
+static struct blob *stop_blob(const struct control_process *dead, enum status status, const char *text)
 {
-    unsigned char payload[4 + CONTROL_TEXT_BYTES];
+    static const struct control_process none = {.pid = 0};
+    unsigned char payload[CONTROL_PROCESS_BYTES + 4 + CONTROL_TEXT_BYTES];
     struct blob *blob = NULL;
-    size_t length = control_text_put(payload, status, text);
-    if (blob_create(&blob, type, length) != STATUS_OK)
+    control_process_put(payload, dead != NULL ? dead : &none);
+    size_t length = CONTROL_PROCESS_BYTES + control_text_put(payload + CONTROL_PROCESS_BYTES, status, text);
+    if (blob_create(&blob, CONTROL_STOP, length) != STATUS_OK)
         return NULL; /* without a word, the workers are ended by signals */
     memcpy(blob_payload(blob), payload, length);
     return blob;
@@ -30,7 +76,7 @@ static struct blob *text_blob(enum control_type type, enum status status, const 
 /* The last word on a connection: told if it can be, then closed. */
 static void dismiss(struct connection *connection, enum status status, const char *text)
 {
-    struct blob *blob = text_blob(CONTROL_STOP, status, text);
+    struct blob *blob = stop_blob(NULL, status, text);
     if (blob != NULL)
         connection_send(connection, blob);
     blob_release(blob);
@@ -50,7 +96,10 @@ static void send_empty(struct launcher *launcher, struct connection *connection,
 
 void members_stop(struct launcher *launcher, int low, int high)
 {
-    struct blob *blob = text_blob(CONTROL_STOP, launcher->verdict.status, launcher->verdict.message);
+    const struct verdict *verdict = &launcher->verdict;
+    const bool died = launcher->hosted && verdict->status == STATUS_PEER_LOST && verdict->rank >= 0;
+    struct blob *blob =
+        stop_blob(died ? &launcher->members[verdict->rank].process : NULL, verdict->status, verdict->message);
     for (int i = low; i < high && blob != NULL; i++) {
         if (!launcher->members[i].aborted) /* who has said it knows it */
             connection_send(&launcher->members[i].connection, blob);
@@ -90,13 +139,15 @@ static void welcome_one(struct launcher *launcher, struct member *member)
 {
     const size_t host = strnlen(launcher->host, CONTROL_HOST_BYTES);
     struct blob *blob = NULL;
-    enum status status = blob_create(&blob, CONTROL_WELCOME, PROOF_BYTES + host);
+    enum status status = blob_create(&blob, CONTROL_WELCOME, CONTROL_WELCOME_FIXED + host);
     if (status != STATUS_OK) {
         verdict_failed(launcher, status);
         return;
     }
     memcpy(blob_payload(blob), member->welcome, PROOF_BYTES);
-    memcpy(blob_payload(blob) + PROOF_BYTES, launcher->host, host);
+    if (launcher->hosted)
+        control_process_put(blob_payload(blob) + PROOF_BYTES, &launcher->members[0].process);
+    memcpy(blob_payload(blob) + CONTROL_WELCOME_FIXED, launcher->host, host);
     connection_send(&member->connection, blob);
     blob_release(blob);
 }
@@ -117,8 +168,8 @@ static bool is_welcome(struct launcher *launcher, const struct control_hello *he
     if (hello->size != (uint32_t)launcher->size || hello->rank >= hello->size) {
         verdict_give(launcher, VERDICT_CERTAIN, STATUS_USAGE, -1, 2,
                      "process %lu on %s: joins as rank %lu of %lu, but the job has %d workers: %s",
-                     (unsigned long)hello->pid, hello->host, (unsigned long)hello->rank, (unsigned long)hello->size,
-                     launcher->size,
+                     (unsigned long)hello->process.pid, hello->host, (unsigned long)hello->rank,
+                     (unsigned long)hello->size, launcher->size,
                      launcher->hosted ? "start all with the same number of workers"
                                       : "RANK or WORLD_SIZE was changed after the launcher set it");
         return false;
@@ -127,7 +178,7 @@ static bool is_welcome(struct launcher *launcher, const struct control_hello *he
     if (member->state != MEMBER_STARTED) {
         verdict_give(launcher, VERDICT_CERTAIN, STATUS_USAGE, (int)hello->rank, 2,
                      "rank %lu on %s: process %lu on %s joins although process %ld has joined as this rank: %s",
-                     (unsigned long)hello->rank, member->host, (unsigned long)hello->pid, hello->host,
+                     (unsigned long)hello->rank, member->host, (unsigned long)hello->process.pid, hello->host,
                      member->joined_pid,
                      launcher->hosted ? "give each worker a rank of its own"
                                       : "one program a worker can join, once; unset CHORALE_CONTROL for the others");
@@ -136,7 +187,7 @@ static bool is_welcome(struct launcher *launcher, const struct control_hello *he
     if (member->dead) {
         verdict_give(launcher, VERDICT_CERTAIN, STATUS_USAGE, (int)hello->rank, 2,
                      "rank %lu on %s: process %lu joins after the worker itself has ended: let the command wait for it",
-                     (unsigned long)hello->rank, member->host, (unsigned long)hello->pid);
+                     (unsigned long)hello->rank, member->host, (unsigned long)hello->process.pid);
         return false;
     }
     return true;
@@ -151,7 +202,8 @@ static void admit(struct launcher *launcher, struct stranger *stranger, const st
     proof_make(launcher->token, PROOF_SERVER, stranger->nonce, hello->nonce, NULL, 0, member->welcome);
     member->state = MEMBER_JOINED;
     launcher->joined++;
-    member->joined_pid = (long)hello->pid;
+    member->joined_pid = (long)hello->process.pid;
+    member->process = hello->process;
     if (hello->host[0] != '\0')
         memcpy(member->host, hello->host, sizeof member->host);
     member->patience = (double)hello->deadline_ms / 1e3;
@@ -385,7 +437,7 @@ static void handle_abort(struct launcher *launcher, int rank, const struct contr
 {
     char text[CONTROL_TEXT_BYTES + 1];
     enum status why = STATUS_INTERNAL;
-    enum status status = control_text_get(frame, &why, text);
+    enum status status = control_text_get(frame->payload, frame->length, &why, text);
     if (status != STATUS_OK) {
         verdict_failed(launcher, status);
         return;

@@ -97,8 +97,12 @@ static const unsigned char server_nonce[PROOF_NONCE_BYTES] = "the server's nonce
 
 Test(control, greetings_survive_and_torn_ones_are_refused)
 {
-    const struct control_hello hello = {
-        .nonce = "the worker's", .rank = 3, .size = 70000, .pid = 0xfffffffeu, .deadline_ms = 30000, .host = "he\nre"};
+    const struct control_hello hello = {.nonce = "the worker's",
+                                        .rank = 3,
+                                        .size = 70000,
+                                        .process = {0xfffffffeu, 0x123456789abcdef0u},
+                                        .deadline_ms = 30000,
+                                        .host = "he\nre"};
     struct control_hello read_back;
     unsigned char payload[CONTROL_HELLO_BYTES + 1];
     size_t length = control_hello_put(payload, &hello, token, server_nonce);
@@ -107,7 +111,8 @@ Test(control, greetings_survive_and_torn_ones_are_refused)
     cr_expect_arr_eq(read_back.nonce, hello.nonce, PROOF_NONCE_BYTES);
     cr_expect_eq(read_back.rank, 3);
     cr_expect_eq(read_back.size, 70000);
-    cr_expect_eq(read_back.pid, 0xfffffffeu);
+    cr_expect_eq(read_back.process.pid, 0xfffffffeu);
+    cr_expect_eq(read_back.process.memory, 0x123456789abcdef0u);
     cr_expect_eq(read_back.deadline_ms, 30000);
     cr_expect_str_eq(read_back.host, "he re");
     for (size_t i = 0; i < length * 8; i++) { /* every bit of it is covered by the proof */
@@ -157,15 +162,15 @@ Test(control, texts_are_one_line_and_failures)
     long_text[sizeof long_text - 1] = '\0';
     struct control_frame frame = {.type = CONTROL_STOP, .payload = payload};
     frame.length = control_text_put(payload, STATUS_MISMATCH, long_text);
-    cr_assert_eq(control_text_get(&frame, &why, text), STATUS_OK);
+    cr_assert_eq(control_text_get(payload, frame.length, &why, text), STATUS_OK);
     cr_expect_eq(why, STATUS_MISMATCH);
     cr_expect_eq(strlen(text), CONTROL_TEXT_BYTES);
     frame.length = control_text_put(payload, STATUS_OK, "a\nb\033c");
-    cr_assert_eq(control_text_get(&frame, &why, text), STATUS_OK);
+    cr_assert_eq(control_text_get(payload, frame.length, &why, text), STATUS_OK);
     cr_expect_eq(why, STATUS_INTERNAL);
     cr_expect_str_eq(text, "a b c");
     frame.length = 3;
-    cr_expect_eq(control_text_get(&frame, &why, text), STATUS_FORMAT);
+    cr_expect_eq(control_text_get(payload, frame.length, &why, text), STATUS_FORMAT);
 }
 
 Test(control, random_bytes_do_no_harm)
