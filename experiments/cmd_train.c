@@ -23,7 +23,25 @@ static const struct option options_table[] = {
     {.key = "allreduce", .type = OPTION_SPEC, .default_text = "ring", .help = "algorithm or strategy (chorale list)"},
     WORKER_OPTION_COUNT,
     {.key = "model", .type = OPTION_CHOICE, .choices = "resnet50|resnet18|cnn", .help = "network (default resnet50)"},
-    {.key = "data", .type = OPTION_STRING, .help = "folder of idx files (default: Debian's dataset-fashion-mnist)"},
+    {.key = "data",
+     .type = OPTION_STRING,
+     .help = "data set, its format found out or FORMAT:PATH, or synthetic (default Debian's dataset-fashion-mnist); "
+             "chorale data --help tells the formats"},
+    {.key = "augment",
+     .type = OPTION_CHOICE,
+     .choices = "none|crop-flip",
+     .help = "training images whole, or random pieces, mirrored at random (default crop-flip for colour photographs)"},
+    {.key = "shard",
+     .type = OPTION_CHOICE,
+     .default_text = "global",
+     .choices = "global|fixed|label",
+     .help = "who trains on what: all shuffled each epoch, a fixed share a worker (ChainerMN), shares sorted by label"},
+    {.key = "loaders",
+     .type = OPTION_INT,
+     .unit = "threads",
+     .min = 0,
+     .max = 1024,
+     .help = "of one worker, that make images ahead; 0: in the step (default 0, with a card cores / workers)"},
     {.key = "image-size",
      .type = OPTION_INT,
      .default_text = "64",
@@ -248,6 +266,19 @@ static void say_device(const struct train_start *start)
            request->engines != NULL ? request->engines : "no file");
 }
 
+static void say_data(const struct train_start *start)
+{
+    const struct train_request *request = start->request;
+    struct data_facts facts;
+    if (start->data == NULL)
+        return;
+    data_facts(start->data, &facts);
+    printf("data: %s %s: %zu + %zu images in %d classes, augmentation %s, shards %s, %d loader%s%s%s\n", facts.format,
+           facts.path, data_train_count(start->data), data_test_count(start->data), data_classes(start->data),
+           facts.augment, data_shard_name(request->shard), request->loaders, request->loaders == 1 ? "" : "s",
+           facts.notes[0] != '\0' ? "; " : "", facts.notes);
+}
+
 static void say_start(void *context, const struct train_start *start)
 {
     (void)context;
@@ -263,6 +294,7 @@ static void say_start(void *context, const struct train_start *start)
     printf("%llu steps, lr %g per 256 images, momentum %g, weight decay %g, warm-up %llu steps, seed %llu\n",
            (unsigned long long)start->steps, request->lr, request->momentum, request->weight_decay,
            (unsigned long long)request->warmup_steps, (unsigned long long)request->seed);
+    say_data(start);
     say_device(start);
     if (start->decided != NULL)
         printf("decided: %s\n", start->decided);
@@ -336,6 +368,29 @@ static int threads_of(const struct option_values *options, int workers)
     return share > 1 ? share : 1;
 }
 
+static int loaders_of(const struct option_values *options, const struct worker *worker)
+{
+    if (option_given(options, "loaders"))
+        return (int)option_int(options, "loaders");
+    int share = host_cores() / job_size(worker->job);
+    return worker->device == NULL ? 0 : share > 1 ? share : 1;
+}
+
+static enum data_augment augment_of(const struct option_values *options)
+{
+    if (!option_given(options, "augment"))
+        return AUGMENT_USUAL;
+    return strcmp(option_text(options, "augment"), "none") == 0 ? AUGMENT_NONE : AUGMENT_CROP_FLIP;
+}
+
+static enum data_shard shard_of(const struct option_values *options)
+{
+    enum data_shard shard = SHARD_GLOBAL;
+    while (strcmp(data_shard_name(shard), option_text(options, "shard")) != 0)
+        shard++;
+    return shard;
+}
+
 static struct train_request request_of(const struct plan *plan, const struct worker *worker)
 {
     const struct option_values *options = plan->options;
@@ -356,6 +411,9 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .profile = plan->accelerator.profile,
         .model = option_text(options, "model"),
         .data = option_text(options, "data"),
+        .augment = augment_of(options),
+        .shard = shard_of(options),
+        .loaders = loaders_of(options, worker),
         .image_size = (int)option_int(options, "image-size"),
         .batch = (int)option_int(options, "batch"),
         .threads = threads_of(options, job_size(worker->job)),

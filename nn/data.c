@@ -1,143 +1,170 @@
-/* data.c - idx files, the order of training, and bilinear resizing. */
+/* data.c - an opened data set, and from its samples to what the network gets. */
 #include "nn/data.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
+#include "base/hash.h"
 #include "base/memory.h"
-#include "base/rng.h"
-#include "base/text.h"
+#include "nn/data/jpeg.h"
+#include "nn/data/reader.h"
+#include "nn/data/view.h"
 
-enum { CHANNELS = 3, LARGEST_SIDE = 1024, IMAGES_HEADER = 16, LABELS_HEADER = 8 };
-#define LARGEST_FILE ((size_t)4 << 30)
-#define CURE "apt-get install dataset-fashion-mnist, or --data=FOLDER with the four idx files"
+enum { CHANNELS = 3, SUBSTITUTES = 64 };
 
-/* ---- order ---- */
+static const float grey_mean = DATA_MEAN, grey_deviation = DATA_DEVIATION;
+static const float colour_mean[CHANNELS] = {0.485F, 0.456F, 0.406F}; /* ImageNet's */
+static const float colour_deviation[CHANNELS] = {0.229F, 0.224F, 0.225F};
 
-static size_t global_batch(const struct data_order *order)
-{
-    return (size_t)order->workers * (size_t)order->batch;
-}
-
-size_t data_order_batches(const struct data_order *order)
-{
-    return order->samples / global_batch(order);
-}
-
-size_t data_order_sample(const struct data_order *order, uint64_t epoch, size_t position)
-{
-    return (size_t)rng_permute(rng_key(order->seed, "shuffle", epoch, 0), order->samples, position);
-}
-
-size_t data_order_position(const struct data_order *order, size_t batch, int rank, int i)
-{
-    return batch * global_batch(order) + (size_t)rank * (size_t)order->batch + (size_t)i;
-}
-
-/* ---- idx files ---- */
-
-/* One set: the files as read, and what their headers say. */
-struct part {
-    unsigned char *image_file, *label_file;
-    size_t count;
-    int height, width;
-    int classes; /* the largest label, plus 1 */
+struct data {
+    struct data_set set;
+    char *path;
+    int size; /* pixels of the images given out */
+    uint64_t seed;
+    bool augments;
+    bool encoded;
+    float mean[CHANNELS], deviation[CHANNELS];
+    float value[CHANNELS][256]; /* normalised, of each byte */
+    uint64_t class_hash, hash;
+    _Atomic size_t skipped;
 };
 
-static uint32_t big_endian(const unsigned char *bytes)
-{
-    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | (uint32_t)bytes[3];
-}
+/* ---- opening ---- */
 
-static enum status damaged(const char *path, const char *what)
+static void normalisation(struct data *data)
 {
-    return fail(STATUS_FORMAT, "data %s: %s: " CURE, path, what);
-}
-
-/* FOLDER/NAME.gz, or FOLDER/NAME where there is no such file. */
-static void find_file(const char *folder, const char *name, struct text *path)
-{
-    text_addf(path, "%s/%s.gz", folder, name);
-    if (file_exists(text_string(path)))
-        return;
-    text_clear(path);
-    text_addf(path, "%s/%s", folder, name);
-}
-
-/* The whole file, its magic number and the bytes that its header promises checked. */
-static enum status read_idx(const char *path, uint32_t magic, size_t header, unsigned char **file)
-{
-    size_t length = 0;
-    if (!file_exists(path))
-        return fail(STATUS_IO, "data %s: no such file, plain or with .gz: " CURE, path);
-    enum status status = file_read_gzip(path, LARGEST_FILE, file, &length);
-    if (status == STATUS_NO_MEMORY)
-        return fail(status, "data %s: %s", path, status_message());
-    if (status < 0)
-        return fail(status, "data %s: %s: " CURE, path, status_message());
-    if (length < header)
-        return damaged(path, "shorter than the header of an idx file");
-    if (big_endian(*file) != magic)
-        return damaged(path, header == IMAGES_HEADER ? "no idx file of images (its magic number is not 0x803)"
-                                                     : "no idx file of labels (its magic number is not 0x801)");
-    size_t promised = big_endian(*file + 4);
-    if (header == IMAGES_HEADER) {
-        size_t height = big_endian(*file + 8), width = big_endian(*file + 12);
-        if (height < 1 || height > LARGEST_SIDE || width < 1 || width > LARGEST_SIDE)
-            return damaged(path, "images of no pixels, or above 1024 pixels");
-        promised *= height * width;
+    const bool grey = data->set.channels == 1;
+    for (int c = 0; c < CHANNELS; c++) {
+        data->mean[c] = grey ? grey_mean : colour_mean[c];
+        data->deviation[c] = grey ? grey_deviation : colour_deviation[c];
+        for (int v = 0; v < 256; v++)
+            data->value[c][v] = ((float)v / 255.0F - data->mean[c]) / data->deviation[c];
     }
-    if (promised == 0)
-        return damaged(path, "it is empty");
-    if (length - header < promised)
-        return fail(STATUS_FORMAT, "data %s: cut short: %zu of %zu bytes: " CURE, path, length, header + promised);
-    if (length - header > promised)
-        return fail(STATUS_FORMAT, "data %s: %zu bytes, its header tells of %zu: " CURE, path, length,
-                    header + promised);
+}
+
+static uint64_t hash_classes(const struct data_set *set)
+{
+    uint64_t hash = hash_bytes(HASH_START, &set->classes, sizeof set->classes);
+    for (int c = 0; set->class_name != NULL && c < set->classes; c++)
+        hash = hash_bytes(hash, set->class_name[c], strlen(set->class_name[c]) + 1);
+    return hash;
+}
+
+static uint64_t hash_labels(uint64_t hash, const struct data_set *set)
+{
+    for (int part = 0; part < PARTS; part++) {
+        hash = hash_bytes(hash, &set->count[part], sizeof set->count[part]);
+        hash = hash_bytes(hash, set->label[part], set->count[part] * sizeof(int32_t));
+    }
+    return hash;
+}
+
+static enum status check_labels(const struct data *data)
+{
+    const struct data_set *set = &data->set;
+    if (set->count[PART_TRAIN] == 0)
+        return fail(STATUS_FORMAT, "data %s: no training images", data->path);
+    for (int part = 0; part < PARTS; part++)
+        for (size_t i = 0; i < set->count[part]; i++)
+            if (set->label[part][i] < 0 || set->label[part][i] >= set->classes)
+                return fail(STATUS_FORMAT, "data %s: label %d of %d classes", data->path, (int)set->label[part][i],
+                            set->classes);
     return STATUS_OK;
 }
 
-static enum status read_part(const char *folder, const char *prefix, struct part *part)
+static enum status open_set(const struct data_request *request, struct data *data)
 {
-    enum status status = STATUS_OK;
-    struct text images = {0}, labels = {0}, name = {0};
-    text_addf(&name, "%s-images-idx3-ubyte", prefix);
-    find_file(folder, text_string(&name), &images);
-    text_clear(&name);
-    text_addf(&name, "%s-labels-idx1-ubyte", prefix);
-    find_file(folder, text_string(&name), &labels);
-    TRY_TO(done, text_check(&name));
-    TRY_TO(done, text_check(&images));
-    TRY_TO(done, text_check(&labels));
-
-    TRY_TO(done, read_idx(text_string(&images), 0x803, IMAGES_HEADER, &part->image_file));
-    TRY_TO(done, read_idx(text_string(&labels), 0x801, LABELS_HEADER, &part->label_file));
-    part->count = big_endian(part->image_file + 4);
-    part->height = (int)big_endian(part->image_file + 8);
-    part->width = (int)big_endian(part->image_file + 12);
-    size_t label_count = big_endian(part->label_file + 4);
-    if (label_count != part->count) {
-        status = fail(STATUS_FORMAT, "data %s: %zu labels for %zu images: " CURE, text_string(&labels), label_count,
-                      part->count);
-        goto done;
-    }
-    for (size_t i = 0; i < label_count; i++) {
-        if (part->label_file[LABELS_HEADER + i] >= part->classes)
-            part->classes = part->label_file[LABELS_HEADER + i] + 1;
-    }
-done:
-    text_release(&images);
-    text_release(&labels);
-    text_release(&name);
+    const char *path = NULL, *words = request->path != NULL ? request->path : DATA_FOLDER;
+    struct data_set *set = &data->set;
+    TRY(reader_choose(words, &set->reader, &path));
+    TRY(memory_string(&data->path, path));
+    TRY(set->reader->open(path, set));
+    TRY(text_check(&set->notes));
+    TRY(check_labels(data));
+    if (set->reader->encoded == NULL)
+        return STATUS_OK;
+    struct jpeg *jpeg = NULL; /* whether there can be one */
+    enum status status = jpeg_open(&jpeg);
+    jpeg_close(jpeg);
     return status;
 }
 
-static void release_part(struct part *part)
+enum status data_open(const struct data_request *request, struct data **out)
 {
-    free(part->image_file);
-    free(part->label_file);
+    *out = NULL;
+    void *memory = NULL;
+    TRY(memory_zeroed(&memory, 1, sizeof(struct data)));
+    struct data *data = memory;
+    data->size = request->image_size;
+    data->seed = request->seed;
+    data->set.size = request->image_size;
+    data->set.seed = request->seed;
+    enum status status = open_set(request, data);
+    if (status < 0) {
+        data_close(data);
+        return status;
+    }
+    data->encoded = data->set.reader->encoded != NULL;
+    data->augments = request->augment == AUGMENT_CROP_FLIP ||
+                     (request->augment == AUGMENT_USUAL && data->set.reader->photographs && data->set.channels != 1);
+    data->class_hash = hash_classes(&data->set);
+    data->hash = hash_labels(data->class_hash, &data->set);
+    normalisation(data);
+    *out = data;
+    return STATUS_OK;
+}
+
+void data_close(struct data *data)
+{
+    if (data == NULL)
+        return;
+    struct data_set *set = &data->set;
+    if (data->path != NULL && set->reader != NULL)
+        set->reader->close(set);
+    for (int part = 0; part < PARTS; part++)
+        free(set->label[part]);
+    if (set->class_name != NULL)
+        names_release(set->class_name, (size_t)set->classes);
+    text_release(&set->notes);
+    free(data->path);
+    free(data);
+}
+
+size_t data_train_count(const struct data *data)
+{
+    return data->set.count[PART_TRAIN];
+}
+
+size_t data_test_count(const struct data *data)
+{
+    return data->set.count[PART_TEST];
+}
+
+int data_classes(const struct data *data)
+{
+    return data->set.classes;
+}
+
+int data_size(const struct data *data)
+{
+    return data->size;
+}
+
+void data_facts(const struct data *data, struct data_facts *facts)
+{
+    const struct data_set *set = &data->set;
+    *facts = (struct data_facts){.format = set->reader->name,
+                                 .path = data->path,
+                                 .augment = data->augments ? "crop-flip" : "none",
+                                 .notes = text_string(&set->notes),
+                                 .labels = set->label[PART_TRAIN],
+                                 .class_name = set->class_name,
+                                 .class_hash = data->class_hash,
+                                 .hash = data->hash,
+                                 .repeats = set->reader->repeats,
+                                 .skipped = atomic_load(&data->skipped)};
 }
 
 /* ---- resizing ---- */
@@ -148,7 +175,15 @@ struct axis {
     float *weight;
 };
 
-static enum status make_axis(int in, int out, struct axis *axis)
+struct data_scratch {
+    const struct data *data;
+    struct jpeg *jpeg;
+    struct bytes bytes;
+    struct axis vertical, horizontal; /* of `box`, not mirrored */
+    struct image_box box;             /* zeroed: none           */
+};
+
+static enum status make_axis(int out, struct axis *axis)
 {
     void *low = NULL, *high = NULL, *weight = NULL;
     enum status status = STATUS_OK;
@@ -157,17 +192,7 @@ static enum status make_axis(int in, int out, struct axis *axis)
     TRY_TO(done, memory_zeroed(&weight, (size_t)out, sizeof(float)));
 done:
     *axis = (struct axis){.low = low, .high = high, .weight = weight};
-    if (status < 0)
-        return status;
-    float scale = (float)in / (float)out;
-    for (int o = 0; o < out; o++) {
-        float source = fmaxf(scale * ((float)o + 0.5F) - 0.5F, 0.0F); /* centres of pixels, clamped at the first */
-        int first = (int)source < in - 1 ? (int)source : in - 1;
-        axis->low[o] = first;
-        axis->high[o] = first + 1 < in ? first + 1 : first;
-        axis->weight[o] = source - (float)first;
-    }
-    return STATUS_OK;
+    return status;
 }
 
 static void release_axis(struct axis *axis)
@@ -177,155 +202,261 @@ static void release_axis(struct axis *axis)
     free(axis->weight);
 }
 
-/* ---- the data set ---- */
-
-struct data {
-    struct part train, test;
-    int size; /* pixels of the images given out */
-    struct axis vertical, horizontal;
-    float value[256]; /* normalised, of each grey */
-};
-
-static enum status check_parts(const char *folder, const struct data *data)
+static int clamped(int value, int least, int most)
 {
-    if (data->train.height != data->test.height || data->train.width != data->test.width)
-        return fail(STATUS_FORMAT, "data %s: training images of %dx%d pixels, test images of %dx%d: " CURE, folder,
-                    data->train.width, data->train.height, data->test.width, data->test.height);
-    if (data->test.classes > data->train.classes)
-        return fail(STATUS_FORMAT, "data %s: the test set has labels that the training set lacks: " CURE, folder);
-    return STATUS_OK;
+    return value < least ? least : value > most ? most : value;
 }
 
-enum status data_open(const char *folder, int image_size, struct data **out)
+/* `out` pixels over begin .. begin + extent of an axis of `in` pixels; centres of pixels, clamped to those that the
+ * extent touches (nn/cuda/element.h has the same for devices). */
+static void aim_axis(const struct axis *axis, int out, float begin, float extent, int in)
 {
-    *out = NULL;
-    void *memory = NULL;
-    TRY(memory_zeroed(&memory, 1, sizeof(struct data)));
-    struct data *data = memory;
-    data->size = image_size;
-    for (int grey = 0; grey < 256; grey++)
-        data->value[grey] = ((float)grey / 255.0F - DATA_MEAN) / DATA_DEVIATION;
+    const float scale = extent / (float)out, from = floorf(begin);
+    const int first = clamped((int)from, 0, in - 1), last = clamped((int)ceilf(begin + extent) - 1, first, in - 1);
+    for (int o = 0; o < out; o++) {
+        float source = fmaxf(scale * ((float)o + 0.5F) - 0.5F, 0.0F) + (begin - from);
+        int low = first + (int)source < last ? first + (int)source : last;
+        axis->low[o] = low;
+        axis->high[o] = low + 1 <= last ? low + 1 : low;
+        axis->weight[o] = source - (float)(low - first);
+    }
+}
 
+static bool same_piece(const struct image_box *a, const struct image_box *b)
+{
+    return a->left == b->left && a->top == b->top && a->width == b->width && a->height == b->height;
+}
+
+/* One channel of a stored image, `form` says which form it has. */
+static void resize_channel(const struct data_scratch *scratch, const struct stored_images *form, const uint8_t *bytes,
+                           int channel, bool flip, float *to)
+{
+    const struct axis *vertical = &scratch->vertical, *horizontal = &scratch->horizontal;
+    const size_t size = (size_t)scratch->data->size, step = (size_t)form->channels;
+    const size_t row = (size_t)form->width * step;
+    const float *value = scratch->data->value[channel];
+    const uint8_t *image = bytes + (form->channels == 1 ? 0 : channel);
+    for (size_t y = 0; y < size; y++) {
+        const uint8_t *upper = image + (size_t)vertical->low[y] * row;
+        const uint8_t *lower = image + (size_t)vertical->high[y] * row;
+        float down = vertical->weight[y], up = 1.0F - down;
+        for (size_t x = 0; x < size; x++) {
+            size_t west = (size_t)horizontal->low[x] * step, east = (size_t)horizontal->high[x] * step;
+            float right = horizontal->weight[x], left = 1.0F - right;
+            to[y * size + (flip ? size - 1 - x : x)] = up * (left * value[upper[west]] + right * value[upper[east]]) +
+                                                       down * (left * value[lower[west]] + right * value[lower[east]]);
+        }
+    }
+}
+
+/* The same where every pixel stays one. */
+static void copy_channel(const struct data *data, const struct stored_images *form, const uint8_t *bytes, int channel,
+                         bool flip, float *to)
+{
+    const size_t size = (size_t)data->size, step = (size_t)form->channels;
+    const float *value = data->value[channel];
+    const uint8_t *image = bytes + (form->channels == 1 ? 0 : channel);
+    for (size_t y = 0; y < size; y++, image += size * step, to += size)
+        for (size_t x = 0; x < size; x++)
+            to[flip ? size - 1 - x : x] = value[image[x * step]];
+}
+
+void data_canonical(const struct data *data, struct data_scratch *scratch, const uint8_t *bytes,
+                    const struct image_box *box, float *image)
+{
+    struct stored_images form;
+    data_form(data, &form);
+    const size_t plane = (size_t)data->size * (size_t)data->size;
+    const struct image_box all = {.width = (float)form.width, .height = (float)form.height};
+    const bool copies = same_piece(box, &all) && form.width == data->size && form.height == data->size;
+    if (!copies && !same_piece(box, &scratch->box)) {
+        aim_axis(&scratch->vertical, data->size, box->top, box->height, form.height);
+        aim_axis(&scratch->horizontal, data->size, box->left, box->width, form.width);
+        scratch->box = *box;
+    }
+    for (int channel = 0; channel < form.channels; channel++) {
+        float *to = image + (size_t)channel * plane;
+        if (copies)
+            copy_channel(data, &form, bytes, channel, box->flip, to);
+        else
+            resize_channel(scratch, &form, bytes, channel, box->flip, to);
+    }
+    for (int channel = form.channels; channel < CHANNELS; channel++)
+        memcpy(image + (size_t)channel * plane, image, plane * sizeof(float));
+}
+
+/* ---- one image ---- */
+
+void data_form(const struct data *data, struct stored_images *form)
+{
+    const struct data_set *set = &data->set;
+    *form = (struct stored_images){.height = data->encoded ? data->size : set->height,
+                                   .width = data->encoded ? data->size : set->width,
+                                   .channels = data->encoded ? CHANNELS : set->channels};
+    memcpy(form->mean, data->mean, sizeof form->mean);
+    memcpy(form->deviation, data->deviation, sizeof form->deviation);
+}
+
+enum status data_scratch_open(const struct data *data, struct data_scratch **out)
+{
+    void *memory = NULL;
+    *out = NULL;
+    TRY(memory_zeroed(&memory, 1, sizeof(struct data_scratch)));
+    struct data_scratch *scratch = memory;
     enum status status = STATUS_OK;
-    if (folder == NULL)
-        folder = DATA_FOLDER;
-    TRY_TO(failed, read_part(folder, "train", &data->train));
-    TRY_TO(failed, read_part(folder, "t10k", &data->test));
-    TRY_TO(failed, check_parts(folder, data));
-    TRY_TO(failed, make_axis(data->train.height, image_size, &data->vertical));
-    TRY_TO(failed, make_axis(data->train.width, image_size, &data->horizontal));
-    *out = data;
+    scratch->data = data;
+    TRY_TO(failed, make_axis(data->size, &scratch->vertical));
+    TRY_TO(failed, make_axis(data->size, &scratch->horizontal));
+    if (data->encoded)
+        TRY_TO(failed, jpeg_open(&scratch->jpeg));
+    *out = scratch;
     return STATUS_OK;
 failed:
-    data_close(data);
+    data_scratch_close(scratch);
     return status;
 }
 
-void data_close(struct data *data)
+void data_scratch_close(struct data_scratch *scratch)
 {
-    if (data == NULL)
+    if (scratch == NULL)
         return;
-    release_part(&data->train);
-    release_part(&data->test);
-    release_axis(&data->vertical);
-    release_axis(&data->horizontal);
-    free(data);
+    release_axis(&scratch->vertical);
+    release_axis(&scratch->horizontal);
+    jpeg_close(scratch->jpeg);
+    free(scratch->bytes.data);
+    free(scratch);
 }
 
-size_t data_train_count(const struct data *data)
+/* What is looked at of sample `index`. */
+static struct view view_of(const struct data *data, enum part part, uint64_t epoch, size_t index, int width, int height)
 {
-    return data->train.count;
+    if (part == PART_TRAIN && data->augments)
+        return view_random(width, height, data->size, data->seed, epoch, index);
+    if (data->set.reader->photographs)
+        return view_middle(width, height, data->size);
+    return view_whole(width, height, data->size);
 }
 
-size_t data_test_count(const struct data *data)
+static enum status decode(const struct data *data, struct data_scratch *scratch, enum part part, uint64_t epoch,
+                          size_t index, const struct data_image *to)
 {
-    return data->test.count;
+    int width = 0, height = 0;
+    TRY(data->set.reader->encoded(&data->set, part, index, &scratch->bytes));
+    TRY(jpeg_begin(scratch->jpeg, scratch->bytes.data, scratch->bytes.length, &width, &height));
+    struct view view = view_of(data, part, epoch, index, width, height);
+    TRY(jpeg_view(scratch->jpeg, &view, part == PART_TRAIN, to->bytes));
+    *to->box = (struct image_box){.width = (float)data->size, .height = (float)data->size, .flip = view.flip};
+    return STATUS_OK;
 }
 
-int data_classes(const struct data *data)
+/* STATUS_FORMAT: it can't be decoded. */
+static enum status give(const struct data *data, struct data_scratch *scratch, enum part part, uint64_t epoch,
+                        size_t index, const struct data_image *to)
 {
-    return data->train.classes;
+    const struct data_set *set = &data->set;
+    *to->label = set->label[part][index];
+    if (data->encoded)
+        return decode(data, scratch, part, epoch, index, to);
+    struct view view = view_of(data, part, epoch, index, set->width, set->height);
+    *to->box = view_box(&view);
+    return set->reader->pixels(set, part, index, to->bytes);
 }
 
-/* Image `index` of a part -> to (3, S, S), and its label. Resized anew each time: it costs a thousandth of a step, and
- * a resized copy of the set would need gigabytes. */
-static void give(const struct data *data, const struct part *part, size_t index, float *to, int32_t *label)
+static void count_skipped(const struct data *data)
 {
-    size_t size = (size_t)data->size, width = (size_t)part->width, plane = size * size;
-    const unsigned char *image = part->image_file + IMAGES_HEADER + index * (size_t)part->height * width;
-    for (size_t y = 0; y < size; y++) {
-        const unsigned char *upper = image + (size_t)data->vertical.low[y] * width;
-        const unsigned char *lower = image + (size_t)data->vertical.high[y] * width;
-        float down = data->vertical.weight[y], up = 1.0F - down;
-        for (size_t x = 0; x < size; x++) {
-            int west = data->horizontal.low[x], east = data->horizontal.high[x];
-            float right = data->horizontal.weight[x], left = 1.0F - right;
-            to[y * size + x] = up * (left * data->value[upper[west]] + right * data->value[upper[east]]) +
-                               down * (left * data->value[lower[west]] + right * data->value[lower[east]]);
-        }
+    atomic_fetch_add(&((struct data *)(uintptr_t)data)->skipped, 1); /* a count is all that changes */
+}
+
+enum status data_train_image(const struct data *data, struct data_scratch *scratch, const struct data_order *order,
+                             uint64_t step, int rank, int i, const struct data_image *to)
+{
+    const size_t batches = data_order_batches(order);
+    const uint64_t epoch = step / batches;
+    const size_t wanted = data_order_sample(order, epoch, (size_t)(step % batches), rank, i);
+    size_t index = wanted;
+    for (int attempt = 0; attempt < SUBSTITUTES; attempt++) {
+        enum status status = give(data, scratch, PART_TRAIN, epoch, index, to);
+        if (status != STATUS_FORMAT || !data->encoded)
+            return status;
+        count_skipped(data);
+        index = data_order_substitute(order, epoch, rank, wanted, attempt);
     }
-    for (size_t channel = 1; channel < CHANNELS; channel++)
-        memcpy(to + channel * plane, to, plane * sizeof(float));
-    *label = part->label_file[LABELS_HEADER + index];
+    return fail_context(STATUS_FORMAT, "data %s: %d images in a row can't be decoded: chorale data inspect names them",
+                        data->path, SUBSTITUTES);
 }
 
-size_t data_image_elements(const struct data *data)
+enum status data_test_image(const struct data *data, struct data_scratch *scratch, size_t index,
+                            const struct data_image *to)
+{
+    enum status status = give(data, scratch, PART_TEST, 0, index, to);
+    if (status != STATUS_FORMAT || !data->encoded)
+        return status;
+    count_skipped(data);
+    *to->label = -1;
+    return STATUS_OK;
+}
+
+/* ---- batches ---- */
+
+/* One stored image that becomes a canonical one at once. */
+struct desk {
+    struct data_scratch *scratch;
+    uint8_t *bytes;
+    struct image_box box;
+};
+
+static void close_desk(struct desk *desk)
+{
+    data_scratch_close(desk->scratch);
+    free(desk->bytes);
+}
+
+static enum status open_desk(const struct data *data, struct desk *desk)
+{
+    struct stored_images form;
+    void *bytes = NULL;
+    *desk = (struct desk){.scratch = NULL};
+    data_form(data, &form);
+    TRY(memory_zeroed(&bytes, (size_t)form.height * (size_t)form.width, (size_t)form.channels));
+    desk->bytes = bytes;
+    return data_scratch_open(data, &desk->scratch);
+}
+
+static size_t image_elements(const struct data *data)
 {
     return CHANNELS * (size_t)data->size * (size_t)data->size;
 }
 
-/* Image i of a worker's batch in `step`, in the training set. */
-static size_t train_index(const struct data_order *order, uint64_t step, int rank, int i)
+enum status data_train_batch(const struct data *data, const struct data_order *order, uint64_t step, int rank,
+                             float *images, int32_t *labels)
 {
-    const size_t batches = data_order_batches(order);
-    return data_order_sample(order, step / batches, data_order_position(order, (size_t)(step % batches), rank, i));
-}
-
-void data_train_batch(const struct data *data, const struct data_order *order, uint64_t step, int rank, float *images,
-                      int32_t *labels)
-{
-    for (int i = 0; i < order->batch; i++)
-        give(data, &data->train, train_index(order, step, rank, i), images + (size_t)i * data_image_elements(data),
-             labels + i);
-}
-
-void data_test_batch(const struct data *data, size_t first, size_t stride, int count, float *images, int32_t *labels)
-{
-    for (int i = 0; i < count; i++)
-        give(data, &data->test, first + (size_t)i * stride, images + (size_t)i * data_image_elements(data), labels + i);
-}
-
-/* ---- as stored ---- */
-
-void data_stored(const struct data *data, struct stored_images *about)
-{
-    *about = (struct stored_images){.height = data->train.height, .width = data->train.width, .channels = 1};
-    for (int channel = 0; channel < CHANNELS; channel++) {
-        about->mean[channel] = DATA_MEAN;
-        about->deviation[channel] = DATA_DEVIATION;
+    struct desk desk;
+    enum status status = open_desk(data, &desk);
+    for (int i = 0; status >= 0 && i < order->batch; i++) {
+        struct data_image to = {.bytes = desk.bytes, .box = &desk.box, .label = labels + i};
+        status = data_train_image(data, desk.scratch, order, step, rank, i, &to);
+        if (status >= 0)
+            data_canonical(data, desk.scratch, desk.bytes, &desk.box, images + (size_t)i * image_elements(data));
     }
+    close_desk(&desk);
+    return status;
 }
 
-/* Image `index` of a part as image i of a batch. */
-static void give_stored(const struct part *part, size_t index, int i, uint8_t *bytes, struct image_box *box,
-                        int32_t *label)
+enum status data_test_batch(const struct data *data, size_t first, size_t stride, int *count, float *images,
+                            int32_t *labels)
 {
-    const size_t size = (size_t)part->height * (size_t)part->width;
-    memcpy(bytes + (size_t)i * size, part->image_file + IMAGES_HEADER + index * size, size);
-    box[i] = (struct image_box){.width = (float)part->width, .height = (float)part->height};
-    label[i] = part->label_file[LABELS_HEADER + index];
-}
-
-void data_train_stored(const struct data *data, const struct data_order *order, uint64_t step, int rank, uint8_t *bytes,
-                       struct image_box *box, int32_t *labels)
-{
-    for (int i = 0; i < order->batch; i++)
-        give_stored(&data->train, train_index(order, step, rank, i), i, bytes, box, labels);
-}
-
-void data_test_stored(const struct data *data, size_t first, size_t stride, int count, uint8_t *bytes,
-                      struct image_box *box, int32_t *labels)
-{
-    for (int i = 0; i < count; i++)
-        give_stored(&data->test, first + (size_t)i * stride, i, bytes, box, labels);
+    struct desk desk;
+    int good = 0;
+    enum status status = open_desk(data, &desk);
+    for (int i = 0; status >= 0 && i < *count; i++) {
+        struct data_image to = {.bytes = desk.bytes, .box = &desk.box, .label = labels + good};
+        status = data_test_image(data, desk.scratch, first + (size_t)i * stride, &to);
+        if (status < 0 || labels[good] < 0)
+            continue;
+        data_canonical(data, desk.scratch, desk.bytes, &desk.box, images + (size_t)good * image_elements(data));
+        good++;
+    }
+    *count = good;
+    close_desk(&desk);
+    return status;
 }

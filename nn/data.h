@@ -1,69 +1,103 @@
-/* data.h - labelled images in idx files (MNIST's format), and who trains on which of them when.
+/* data.h - labelled images: a data set in one of several formats (nn/data/reader.h), and the images that a network gets.
  *
- * The default is Debian's dataset-fashion-mnist: 60,000 + 10,000 grey photographs of 28x28 pixels in 10 classes. Images
- * become 3 equal channels, normalised with the mean and deviation of that data set, resized bilinearly without
- * antialiasing (PyTorch's interpolate(mode="bilinear", align_corners=False)). Nothing is augmented.
+ * The default is Debian's dataset-fashion-mnist: 60,000 + 10,000 grey photographs of 28x28 pixels in 10 classes, idx
+ * files. Images of the network have 3 channels (grey: three equal ones), normalised with the mean and deviation of that
+ * data set, or for colour of ImageNet.
  *
- * Order: one permutation an epoch, a pure function of seed and epoch, split among the workers. Global batch b of an
- * epoch takes positions b*G .. b*G + G-1 of it, G = workers * batch; of these worker r takes r*batch .. r*batch +
- * batch-1. What does not fill a global batch at the end of an epoch is left out of it (another permutation, others next
- * time).
+ * Stored pixels (idx, cifar, pack, synthetic) are resized bilinearly without antialiasing (PyTorch's
+ * interpolate(mode="bilinear", align_corners=False)), by the host or by a device, which then gets the bytes. JPEG files
+ * (folder, tar) are decoded and resized with antialiasing to the network's size (nn/data/jpeg.h), alike for both.
+ *
+ * Augmentation `crop-flip`: a random piece of 8 % to 100 % of the area and an aspect ratio of 3/4 to 4/3, mirrored every
+ * second time. `none`: what evaluation sees: of photographs larger than the network's size the middle (7/8 of the shorter
+ * side each way: 224 of 256), of smaller ones the middle square, of idx images all. Every draw is a pure function of
+ * seed, epoch and sample: the same for any number of workers and threads, in any order.
+ *
+ * A JPEG file that can't be decoded is counted, and in training replaced by another sample (data_order_substitute()), in
+ * evaluation left out.
  */
 #ifndef CHORALE_NN_DATA_H
 #define CHORALE_NN_DATA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "nn/batch.h"
+#include "nn/data/order.h"
 
 #define DATA_FOLDER "/usr/share/datasets/fashion-mnist"
 #define DATA_MEAN 0.2860F
 #define DATA_DEVIATION 0.3530F
 
-/* ---- order ---- */
+enum data_augment { AUGMENT_USUAL, AUGMENT_NONE, AUGMENT_CROP_FLIP }; /* usual: crop-flip of colour photographs */
 
-struct data_order {
-    uint64_t seed;
-    size_t samples;     /* of the training set  */
-    int workers, batch; /* images of one worker */
+struct data_request {
+    const char *path;          /* PATH or FORMAT:PATH, "synthetic"; NULL: DATA_FOLDER */
+    int image_size;            /* pixels of the images given out                      */
+    uint64_t seed;             /* of augmentation, and of synthetic images            */
+    enum data_augment augment; /* of training                                         */
 };
-
-/* Global batches in an epoch; 0 when one is larger than the training set. */
-size_t data_order_batches(const struct data_order *order);
-/* The image at `position` < samples of the epoch. Pure; a permutation of [0, samples) for each (seed, epoch). */
-size_t data_order_sample(const struct data_order *order, uint64_t epoch, size_t position);
-/* The position of image i of worker `rank` in global batch `batch` of any epoch. */
-size_t data_order_position(const struct data_order *order, size_t batch, int rank, int i);
-
-/* ---- images ---- */
 
 struct data;
 
-/* Read train- and t10k- images-idx3-ubyte and labels-idx1-ubyte, plain or with .gz, from `folder` (NULL = DATA_FOLDER).
- * image_size: pixels of the images given out. STATUS_IO for a missing file, STATUS_FORMAT for one that is damaged; the
- * message names the file and the cure. Free with data_close(). */
-enum status data_open(const char *folder, int image_size, struct data **data) MUST_CHECK;
+/* STATUS_IO for what is missing, STATUS_FORMAT for what is damaged, STATUS_UNAVAILABLE for JPEG files where the build has
+ * no libjpeg-turbo; the message names the file and the cure. Free with data_close(). */
+enum status data_open(const struct data_request *request, struct data **data) MUST_CHECK;
 void data_close(struct data *data); /* accepts NULL */
 size_t data_train_count(const struct data *data);
-size_t data_test_count(const struct data *data);
+size_t data_test_count(const struct data *data); /* 0: none (synthetic) */
 int data_classes(const struct data *data);
+int data_size(const struct data *data); /* pixels of the images given out */
 
-/* Worker `rank`'s images of training step `step`, counted from the start of the run: images (batch, 3, S, S), labels
- * (batch). The order must hold at least one batch. */
-void data_train_batch(const struct data *data, const struct data_order *order, uint64_t step, int rank, float *images,
-                      int32_t *labels);
-/* `count` test images first, first + stride, ... */
-void data_test_batch(const struct data *data, size_t first, size_t stride, int count, float *images, int32_t *labels);
-size_t data_image_elements(const struct data *data); /* of one image: 3 * S * S */
+/* What was opened, for people and summaries. */
+struct data_facts {
+    const char *format, *path; /* "idx", "tar", ...                                                             */
+    const char *augment;       /* "none", "crop-flip"                                                           */
+    const char *notes;         /* "" or what is odd: empty class folders, files left out                        */
+    const int32_t *labels;     /* of the training set                                                           */
+    char *const *class_name;   /* or NULL: no names                                                             */
+    uint64_t class_hash;       /* of the names, one after the other; of their number where there are none       */
+    uint64_t hash;             /* of classes and all labels: what workers must agree in                         */
+    bool repeats;              /* any batch may stand for all (synthetic): they are made once                   */
+    size_t skipped;            /* images that could not be decoded so far, each time anew; of all threads       */
+};
+void data_facts(const struct data *data, struct data_facts *facts);
 
-/* The same images as they are stored, for a backend that resizes and normalises them itself to the same values: bytes
- * (count, height, width, channels) and a box for each. data_stored(): what is alike for all; bytes and box are NULL. */
-void data_stored(const struct data *data, struct stored_images *about);
-void data_train_stored(const struct data *data, const struct data_order *order, uint64_t step, int rank, uint8_t *bytes,
-                       struct image_box *box, int32_t *labels);
-void data_test_stored(const struct data *data, size_t first, size_t stride, int count, uint8_t *bytes,
-                      struct image_box *box, int32_t *labels);
+/* ---- images ---- */
+
+/* Form of all stored images, `bytes` and `box` NULL. JPEG files: the network's size. */
+void data_form(const struct data *data, struct stored_images *form);
+
+/* What one thread needs to read and decode. */
+struct data_scratch;
+enum status data_scratch_open(const struct data *data, struct data_scratch **scratch) MUST_CHECK;
+void data_scratch_close(struct data_scratch *scratch); /* accepts NULL */
+
+/* Where one image goes. */
+struct data_image {
+    uint8_t *bytes; /* (height, width, channels) of the form */
+    struct image_box *box;
+    int32_t *label; /* -1: a test image that can't be decoded; neither bytes nor box are set */
+};
+
+/* Image i of worker `rank` in training step `step`, counted from the start of the run. The order must hold at least one
+ * batch. Any thread with a scratch of its own. STATUS_FORMAT when even substitutes can't be decoded. */
+enum status data_train_image(const struct data *data, struct data_scratch *scratch, const struct data_order *order,
+                             uint64_t step, int rank, int i, const struct data_image *to) MUST_CHECK;
+enum status data_test_image(const struct data *data, struct data_scratch *scratch, size_t index,
+                            const struct data_image *to) MUST_CHECK;
+/* A stored image as the network gets it: (3, S, S). */
+void data_canonical(const struct data *data, struct data_scratch *scratch, const uint8_t *bytes,
+                    const struct image_box *box, float *image);
+
+/* A worker's images of a step: images (batch, 3, S, S), labels (batch). Batches that are made ahead: nn/data/loader.h. */
+enum status data_train_batch(const struct data *data, const struct data_order *order, uint64_t step, int rank,
+                             float *images, int32_t *labels) MUST_CHECK;
+/* *count test images first, first + stride, ...; *count becomes the number of those that could be decoded. */
+enum status data_test_batch(const struct data *data, size_t first, size_t stride, int *count, float *images,
+                            int32_t *labels) MUST_CHECK;
 
 #endif

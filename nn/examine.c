@@ -28,22 +28,30 @@ struct score {
 static enum status score_part(const struct examiner *examiner, const float *parameters, const float *state,
                               struct score *score)
 {
-    size_t stride = examiner->exact ? (size_t)job_size(examiner->job) : 1;
-    size_t next = examiner->exact ? (size_t)job_rank(examiner->job) : 0;
-    size_t images = data_test_count(examiner->data);
-    while (next < images) {
-        size_t left = (images - next + stride - 1) / stride, correct = 0;
-        int count = left < (size_t)examiner->batch ? (int)left : examiner->batch;
+    struct loader_request request = *examiner->loading;
+    struct loader *loader = NULL;
+    const struct batch *batch = NULL;
+    const size_t images = data_test_count(examiner->data);
+    request.order = NULL;
+    request.first = examiner->exact ? (uint64_t)job_rank(examiner->job) : 0;
+    request.stride = examiner->exact ? (size_t)job_size(examiner->job) : 1;
+    request.images = images > request.first ? (images - request.first + request.stride - 1) / request.stride : 0;
+    request.batches = (request.images + (size_t)request.batch - 1) / (size_t)request.batch;
+    enum status status = loader_open(&request, &loader);
+    for (uint64_t b = 0; status >= 0 && b < request.batches; b++) {
         double loss_sum = 0;
-        batch_memory_test(examiner->memory, next, stride, count);
-        TRY(examiner->ops->evaluate(examiner->backend, parameters, state, &examiner->memory->batch, &loss_sum,
-                                    &correct));
+        size_t correct = 0;
+        TRY_TO(done, loader_next(loader, &batch));
+        if (batch->count > 0) /* else none of them could be decoded */
+            TRY_TO(done, examiner->ops->evaluate(examiner->backend, parameters, state, batch, &loss_sum, &correct));
         score->loss_sum += loss_sum;
         score->correct += (double)correct;
-        score->images += count;
-        next += (size_t)count * stride;
+        score->images += batch->count;
+        loader_done(loader);
     }
-    return STATUS_OK;
+done:
+    loader_close(loader);
+    return status;
 }
 
 enum status examine_accuracy(const struct examiner *examiner, const float *parameters, const float *state,

@@ -17,8 +17,8 @@
 #include "nn/arena.h"
 #include "nn/backend.h"
 #include "nn/data.h"
+#include "nn/data/loader.h"
 #include "nn/exchange.h"
-#include "nn/loader.h"
 
 /* All that is needed to examine; nothing is owned. No step is uncollected. Every function below is collective. */
 struct examiner {
@@ -29,9 +29,8 @@ struct examiner {
     const struct data *data;
     struct exchanges *exchanges;
     bool exact;
-    int batch;
-    struct batch_memory *memory; /* of one batch */
-    const struct place *place;   /* of parameters and state */
+    const struct loader_request *loading; /* how batches are made; of training        */
+    const struct place *place;            /* of parameters and state                   */
 };
 
 struct accuracy {

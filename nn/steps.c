@@ -73,7 +73,9 @@ static enum status put(struct trainer *trainer, uint64_t step, float *gradient)
 {
     const struct train_request *request = trainer->request;
     const struct batch nothing = {.count = request->batch};
-    const struct batch *batch = trainer->loader != NULL ? loader_take(trainer->loader) : &nothing;
+    const struct batch *batch = &nothing;
+    if (trainer->loader != NULL)
+        TRY(loader_next(trainer->loader, &batch));
     TRY(request->backend->step(trainer->backend, trainer->replica.parameters, trainer->state, batch, gradient));
     trainer->put = step + 1;
     return STATUS_OK;
@@ -87,7 +89,7 @@ static enum status collect(struct trainer *trainer, uint64_t end, bool *finite, 
         struct step_row *row = &trainer->row[trainer->collected % 2];
         TRY(trainer->request->backend->collect(trainer->backend, &result));
         if (trainer->loader != NULL)
-            loader_give_back(trainer->loader);
+            loader_done(trainer->loader);
         row->loss = result.loss;
         row->compute_s = result.forward_s + result.backward_s;
         if (*finite && !result.updates_finite) {

@@ -180,6 +180,33 @@ static json_t *sharers_json(const struct trainer *trainer)
     return trainer->sharers > 0 ? json_integer(trainer->sharers) : json_null();
 }
 
+static json_t *class_names_json(const struct trainer *trainer, const struct data_facts *facts)
+{
+    if (facts->class_name == NULL)
+        return json_null();
+    json_t *array = json_array();
+    for (int c = 0; c < data_classes(trainer->data); c++)
+        (void)json_array_append_new(array, json_string(facts->class_name[c]));
+    return array;
+}
+
+/* What was trained on. */
+static json_t *data_json(const struct trainer *trainer)
+{
+    struct data_facts facts;
+    char hash[17];
+    if (trainer->data == NULL)
+        return json_null();
+    data_facts(trainer->data, &facts);
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)facts.class_hash);
+    return json_pack("{ss ss sI sI si so ss ss ss si sI ss}", "format", facts.format, "path", facts.path,
+                     "train_images", (json_int_t)data_train_count(trainer->data), "test_images",
+                     (json_int_t)data_test_count(trainer->data), "classes", data_classes(trainer->data), "class_names",
+                     class_names_json(trainer, &facts), "class_hash", hash, "augment", facts.augment, "shard",
+                     data_shard_name(trainer->request->shard), "loaders", trainer->request->loaders, "skipped_images",
+                     (json_int_t)trainer->skipped, "notes", facts.notes);
+}
+
 /* What was asked for. */
 static json_t *settings_json(const struct trainer *trainer, size_t skip)
 {
@@ -225,7 +252,8 @@ static enum status make_document(const struct trainer *trainer, size_t skip, str
 {
     json_t *document = settings_json(trainer, skip), *results = results_json(trainer, summary);
     bool made = document != NULL && results != NULL && json_object_update(document, results) == 0 &&
-                json_object_set_new(document, "device_memory_bytes", device_memory_json(trainer)) == 0;
+                json_object_set_new(document, "device_memory_bytes", device_memory_json(trainer)) == 0 &&
+                json_object_set_new(document, "data", data_json(trainer)) == 0;
     json_decref(results);
     if (!made) {
         json_decref(document);

@@ -17,12 +17,35 @@ enum { REPLAY_SAMPLES = 60000 };
 
 /* ---- opening ---- */
 
+/* All workers have the same classes and labels. */
+static enum status compare_data(const struct trainer *trainer)
+{
+    struct job *job = trainer->request->job;
+    struct data_facts facts;
+    void *all = NULL;
+    data_facts(trainer->data, &facts);
+    TRY(memory_zeroed(&all, (size_t)job_size(job), sizeof facts.hash));
+    enum status status = job_allgather(job, &facts.hash, sizeof facts.hash, all);
+    const uint64_t *hashes = all;
+    for (int r = 1; status >= 0 && r < job_size(job); r++)
+        if (hashes[r] != hashes[0])
+            status = fail(STATUS_MISMATCH,
+                          "data %s: labels of rank 0 and of rank %d differ: give all the same data set", facts.path, r);
+    free(all);
+    return status;
+}
+
 static enum status make_model(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
     if (request->profile == NULL) {
         const char *name = request->model != NULL ? request->model : DEFAULT_MODEL;
-        TRY(data_open(request->data, request->image_size, &trainer->data));
+        const struct data_request data = {.path = request->data,
+                                          .image_size = request->image_size,
+                                          .seed = request->seed,
+                                          .augment = request->augment};
+        TRY(data_open(&data, &trainer->data));
+        TRY(compare_data(trainer));
         return model_create(name, data_classes(trainer->data), request->image_size, &trainer->model);
     }
     TRY(replay_model(request->profile, &trainer->model));
@@ -40,7 +63,14 @@ static enum status make_plan(struct trainer *trainer)
     *order = (struct data_order){.seed = request->seed,
                                  .samples = trainer->data != NULL ? data_train_count(trainer->data) : REPLAY_SAMPLES,
                                  .workers = job_size(request->job),
-                                 .batch = request->batch};
+                                 .batch = request->batch,
+                                 .shard = request->shard};
+    if (order->shard == SHARD_LABEL && trainer->data != NULL) {
+        struct data_facts facts;
+        data_facts(trainer->data, &facts);
+        TRY(data_sort_by_label(facts.labels, order->samples, data_classes(trainer->data), &trainer->by_label));
+        order->by_label = trainer->by_label;
+    }
     size_t global_batch = (size_t)order->workers * (size_t)order->batch;
     trainer->steps_per_epoch = data_order_batches(order);
     if (trainer->steps_per_epoch == 0 && trainer->data != NULL)
@@ -96,15 +126,17 @@ static enum status make_batches(struct trainer *trainer)
     const struct train_request *request = trainer->request;
     if (trainer->data == NULL)
         return STATUS_OK;
-    const struct loader_request loader = {.form = {.data = trainer->data,
-                                                   .batch = request->batch,
-                                                   .stored = request->backend->stored,
-                                                   .device = request->device},
-                                          .order = &trainer->order,
-                                          .rank = job_rank(request->job),
-                                          .steps = trainer->steps};
-    TRY(batch_memory_create(&loader.form, &trainer->examined));
-    return loader_create(&loader, &trainer->loader);
+    trainer->loading = (struct loader_request){.data = trainer->data,
+                                               .batch = request->batch,
+                                               .batches = trainer->steps,
+                                               .order = &trainer->order,
+                                               .rank = job_rank(request->job),
+                                               .stored = request->backend->stored,
+                                               .threads = request->loaders,
+                                               .ahead = 2,
+                                               .held = request->device != NULL ? 2 : 1,
+                                               .device = request->device};
+    return loader_open(&trainer->loading, &trainer->loader);
 }
 
 /* The same on every worker, by the seed. An emulated device keeps the zeros. */
@@ -240,6 +272,7 @@ static enum status trainer_open(const struct train_request *request, struct trai
     TRY(count_sharers(trainer));
     const struct train_start start = {.request = request,
                                       .model = trainer->model,
+                                      .data = trainer->data,
                                       .steps = trainer->steps,
                                       .folder = text_string(&trainer->folder),
                                       .device = trainer->computes.length > 0 ? text_string(&trainer->computes) : NULL,
@@ -266,14 +299,14 @@ static void trainer_close(struct trainer *trainer)
     trainer->request->backend->close(trainer->backend); /* a device has done its work then */
     if (!in_flight)
         release_arenas(trainer);
-    loader_destroy(trainer->loader);
-    batch_memory_release(&trainer->examined);
+    loader_close(trainer->loader);
     if (trainer->poison != NULL)
         trainer->place.device->ops->host_free(trainer->place.device, trainer->poison);
     metrics_close(trainer->metrics);
     optimizer_destroy(trainer->optimizer);
     model_destroy(trainer->model);
     data_close(trainer->data);
+    free(trainer->by_label);
     free(trainer->top1_of);
     free(trainer->parameter_hash);
     if (trainer->log != NULL)
@@ -294,8 +327,7 @@ static struct examiner examiner_of(struct trainer *trainer)
                              .data = trainer->data,
                              .exchanges = trainer->exchanges,
                              .exact = trainer->exact,
-                             .batch = trainer->request->batch,
-                             .memory = &trainer->examined,
+                             .loading = &trainer->loading,
                              .place = &trainer->place};
 }
 
@@ -308,7 +340,8 @@ static enum status examine(struct trainer *trainer, uint64_t step, bool evaluate
         TRY(exchanges_mean(trainer->exchanges, "mean of the running statistics", trainer->state,
                            trainer->model->state));
     TRY(examine_hashes(&examiner, parameters, trainer->state, step + 1, trainer->parameter_hash, trainer->state_hash));
-    evaluate = evaluate && trainer->data != NULL && trainer->request->backend->evaluate != NULL;
+    evaluate = evaluate && trainer->data != NULL && data_test_count(trainer->data) > 0 &&
+               trainer->request->backend->evaluate != NULL;
     if (evaluate) {
         TRY(examine_accuracy(&examiner, parameters, trainer->state, &trainer->accuracy, trainer->top1_of));
         trainer->evaluated = true;
@@ -347,6 +380,23 @@ static enum status gather_wire(struct trainer *trainer)
     return status;
 }
 
+static enum status gather_skipped(struct trainer *trainer)
+{
+    struct job *job = trainer->request->job;
+    struct data_facts facts;
+    void *all = NULL;
+    if (trainer->data == NULL)
+        return STATUS_OK;
+    data_facts(trainer->data, &facts);
+    TRY(memory_zeroed(&all, (size_t)job_size(job), sizeof facts.skipped));
+    const size_t *skipped = all;
+    const enum status status = job_allgather(job, &facts.skipped, sizeof facts.skipped, all);
+    for (int r = 0; status >= 0 && r < job_size(job); r++)
+        trainer->skipped += skipped[r];
+    free(all);
+    return status;
+}
+
 /* What is in flight is applied, and the result examined. */
 static enum status finish(struct trainer *trainer)
 {
@@ -354,6 +404,7 @@ static enum status finish(struct trainer *trainer)
     TRY(trainer_finish_steps(trainer));
     TRY(examine(trainer, trainer->steps - 1, request->evaluation != EVALUATE_NEVER));
     TRY(gather_wire(trainer));
+    TRY(gather_skipped(trainer));
     struct examiner examiner = examiner_of(trainer);
     if (!trainer->exact)
         TRY(examine_consensus(&examiner, trainer->replica.parameters, &trainer->consensus));

@@ -33,6 +33,7 @@
 #include "comm/comm.h"
 #include "comm/job.h"
 #include "nn/backend.h"
+#include "nn/data.h"
 
 enum train_evaluation {
     EVALUATE_EPOCHS, /* after each epoch and at the end */
@@ -55,6 +56,7 @@ struct train_progress {
 struct train_start {
     const struct train_request *request;
     const struct model *model;
+    const struct data *data; /* NULL: nothing is read */
     uint64_t steps;
     const char *folder;
     const char *device;  /* what rank 0 computes on, where that is a device; else NULL */
@@ -79,9 +81,12 @@ struct train_request {
 
     const char *profile; /* replay: path; else NULL                 */
     const char *model;   /* NULL: the profile's, else resnet50      */
-    const char *data;    /* folder, NULL = Debian's Fashion-MNIST   */
-    int image_size;      /* pixels; replay: the profile's instead   */
-    int batch, threads;  /* of one worker                           */
+    const char *data;    /* data.h tells what; NULL = Debian's Fashion-MNIST */
+    enum data_augment augment;
+    enum data_shard shard;
+    int loaders;        /* threads that make images ahead; 0: in the step */
+    int image_size;     /* pixels; replay: the profile's instead   */
+    int batch, threads; /* of one worker                           */
     uint64_t seed;
 
     uint64_t steps; /* 0: by epochs                             */

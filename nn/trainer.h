@@ -11,9 +11,9 @@
 #include "base/status.h"
 #include "nn/arena.h"
 #include "nn/data.h"
+#include "nn/data/loader.h"
 #include "nn/examine.h"
 #include "nn/exchange.h"
-#include "nn/loader.h"
 #include "nn/metrics.h"
 #include "nn/optimizer.h"
 #include "nn/strategies/method.h"
@@ -25,7 +25,9 @@ struct trainer {
 
     struct model *model;
     struct data *data;
+    size_t skipped; /* images that could not be decoded, all workers */
     struct data_order order;
+    uint32_t *by_label; /* of the order, if it needs that */
     uint64_t steps_per_epoch, steps;
     struct learning_rate rate;
     struct backend *backend;
@@ -33,18 +35,18 @@ struct trainer {
     struct exchanges *exchanges;
     struct metrics *metrics;
     const struct method *method;
-    struct place place;     /* where arenas lie */
-    struct replica replica; /* its parameters and gradients are ours: native arenas */
-    float *state;           /* running statistics */
-    struct loader *loader;  /* NULL: nothing is read */
-    struct batch_memory examined;
-    float *poison;        /* NaN, for what spoils a gradient on a device */
-    struct text folder;   /* rank 0 */
-    struct text computes; /* describes the device; nothing of a host */
-    int sharers;          /* workers on this worker's card */
-    struct text decided;  /* by the schedules, exchanges_describe() */
-    FILE *log;            /* rank 0: in that folder, until `metrics` has it */
-    char started[32];     /* wall clock */
+    struct place place;            /* where arenas lie */
+    struct replica replica;        /* its parameters and gradients are ours: native arenas */
+    float *state;                  /* running statistics */
+    struct loader_request loading; /* of training */
+    struct loader *loader;         /* NULL: nothing is read */
+    float *poison;                 /* NaN, for what spoils a gradient on a device */
+    struct text folder;            /* rank 0 */
+    struct text computes;          /* describes the device; nothing of a host */
+    int sharers;                   /* workers on this worker's card */
+    struct text decided;           /* by the schedules, exchanges_describe() */
+    FILE *log;                     /* rank 0: in that folder, until `metrics` has it */
+    char started[32];              /* wall clock */
 
     uint64_t mark_ns;                  /* end of the latest step */
     uint64_t put, collected, recorded; /* steps so far; a device is up to two ahead of what is collected */

@@ -320,7 +320,8 @@ static void reference_open(struct reference *reference)
 {
     *reference = (struct reference){.order = {.seed = 1, .samples = 60000, .workers = VIRTUAL, .batch = BATCH},
                                     .rate = {.rate = 0.1, .global_batch = VIRTUAL * BATCH}};
-    EXPECT_OK(data_open(NULL, 28, &reference->data));
+    struct data_request data = {.image_size = 28};
+    EXPECT_OK(data_open(&data, &reference->data));
     EXPECT_OK(model_create("cnn", 10, 28, &reference->model));
     cr_assert_not_null(reference->data);
     cr_assert_not_null(reference->model);
@@ -365,7 +366,7 @@ static void reference_gradient(struct reference *reference, uint64_t step, float
     size_t count = reference->model->parameters;
     for (int r = 0; r < VIRTUAL; r++) {
         struct step_result result;
-        data_train_batch(reference->data, &reference->order, step, r, reference->images, reference->labels);
+        EXPECT_OK(data_train_batch(reference->data, &reference->order, step, r, reference->images, reference->labels));
         const struct batch batch = {.count = BATCH, .canonical = reference->images, .labels = reference->labels};
         EXPECT_OK(backend_cpu.step(reference->backend, reference->parameters, reference->state[r], &batch,
                                    reference->gradient));

@@ -13,38 +13,50 @@
 
 /* ---- order ---- */
 
-static void expect_cover(size_t samples, int workers, int batch)
+/* Every sample at most once in an epoch, only an incomplete global batch left out. */
+static void expect_cover(size_t samples, int workers, int batch, enum data_shard shard)
 {
-    struct data_order order = {.seed = 7, .samples = samples, .workers = workers, .batch = batch};
-    size_t batches = data_order_batches(&order), wanted = batches * (size_t)workers * (size_t)batch;
+    struct data_order order = {.seed = 7, .samples = samples, .workers = workers, .batch = batch, .shard = shard};
+    int32_t *labels = calloc(samples, sizeof *labels);
     unsigned char *seen = calloc(samples, 1);
-    cr_assert_not_null(seen);
+    uint32_t *sorted = NULL;
+    cr_assert(labels != NULL && seen != NULL);
+    for (size_t i = 0; i < samples; i++)
+        labels[i] = (int32_t)(i * 7 % 10);
+    EXPECT_OK(data_sort_by_label(labels, samples, 10, &sorted));
+    order.by_label = sorted;
+    size_t batches = data_order_batches(&order), covered = 0;
     for (size_t b = 0; b < batches; b++) {
         for (int rank = 0; rank < workers; rank++) {
             for (int i = 0; i < batch; i++) {
-                size_t position = data_order_position(&order, b, rank, i);
-                cr_assert_lt(position, wanted);
-                size_t sample = data_order_sample(&order, 3, position);
+                size_t sample = data_order_sample(&order, 3, b, rank, i);
                 cr_assert_lt(sample, samples);
-                cr_assert_eq(seen[sample]++, 0, "%d workers: image %zu twice in one epoch", workers, sample);
+                cr_assert_eq(seen[sample]++, 0, "%s, %d workers: image %zu twice in one epoch", data_shard_name(shard),
+                             workers, sample);
+                covered++;
             }
         }
     }
-    size_t covered = 0;
-    for (size_t i = 0; i < samples; i++)
-        covered += seen[i];
-    cr_expect_eq(covered, wanted);
+    cr_expect_eq(covered, batches * (size_t)workers * (size_t)batch);
     cr_expect_lt(samples - covered, (size_t)workers * (size_t)batch, "only an incomplete global batch is left out");
+    free(labels);
     free(seen);
+    free(sorted);
 }
+
+static const enum data_shard shards[] = {SHARD_GLOBAL, SHARD_FIXED, SHARD_LABEL};
+enum { SHARDS = sizeof shards / sizeof shards[0] };
 
 Test(order, workers_are_disjoint_and_cover_the_epoch)
 {
     static const int workers[] = {1, 2, 3, 5, 8, 13};
     for (size_t w = 0; w < sizeof workers / sizeof workers[0]; w++) {
-        expect_cover(1000, workers[w], 1);
-        expect_cover(1000, workers[w], 7);
-        expect_cover(960, workers[w], 4);
+        for (int s = 0; s < SHARDS; s++) {
+            expect_cover(1000, workers[w], 1, shards[s]);
+            expect_cover(1000, workers[w], 7, shards[s]);
+            expect_cover(960, workers[w], 4, shards[s]);
+            expect_cover(997, workers[w], 3, shards[s]);
+        }
     }
 }
 
@@ -53,23 +65,91 @@ Test(order, a_global_batch_is_the_same_however_it_is_split)
     struct data_order two = {.seed = 1, .samples = 500, .workers = 2, .batch = 8};
     struct data_order sixteen = {.seed = 1, .samples = 500, .workers = 16, .batch = 1};
     for (int i = 0; i < 16; i++)
-        cr_expect_eq(data_order_sample(&two, 1, data_order_position(&two, 5, i / 8, i % 8)),
-                     data_order_sample(&sixteen, 1, data_order_position(&sixteen, 5, i, 0)));
+        cr_expect_eq(data_order_sample(&two, 1, 5, i / 8, i % 8), data_order_sample(&sixteen, 1, 5, i, 0));
 }
 
 Test(order, differs_between_epochs_and_seeds_and_is_reproducible)
 {
-    struct data_order order = {.seed = 1, .samples = 1000, .workers = 1, .batch = 1}, other = order;
-    other.seed = 2;
-    int epochs = 0, seeds = 0;
-    for (size_t position = 0; position < 1000; position++) {
-        size_t sample = data_order_sample(&order, 0, position);
-        cr_expect_eq(sample, data_order_sample(&order, 0, position));
-        epochs += sample == data_order_sample(&order, 1, position);
-        seeds += sample == data_order_sample(&other, 0, position);
+    for (int s = 0; s < SHARDS; s++) {
+        uint32_t sorted[1000];
+        for (uint32_t i = 0; i < 1000; i++)
+            sorted[i] = 999 - i;
+        struct data_order order = {
+            .seed = 1, .samples = 1000, .workers = 1, .batch = 1, .shard = shards[s], .by_label = sorted};
+        struct data_order other = order;
+        other.seed = 2;
+        int epochs = 0, seeds = 0;
+        for (size_t b = 0; b < 1000; b++) {
+            size_t sample = data_order_sample(&order, 0, b, 0, 0);
+            cr_expect_eq(sample, data_order_sample(&order, 0, b, 0, 0));
+            epochs += sample == data_order_sample(&order, 1, b, 0, 0);
+            seeds += sample == data_order_sample(&other, 0, b, 0, 0);
+        }
+        cr_expect_lt(epochs, 20, "%d of 1000 images stay where they were", epochs);
+        cr_expect_lt(seeds, 20);
     }
-    cr_expect_lt(epochs, 20, "%d of 1000 images stay where they were", epochs);
-    cr_expect_lt(seeds, 20);
+}
+
+/* Which worker sees sample i in an epoch; -1: none. */
+static void owners(const struct data_order *order, uint64_t epoch, int *owner)
+{
+    for (size_t i = 0; i < order->samples; i++)
+        owner[i] = -1;
+    for (size_t b = 0; b < data_order_batches(order); b++)
+        for (int rank = 0; rank < order->workers; rank++)
+            for (int i = 0; i < order->batch; i++)
+                owner[data_order_sample(order, epoch, b, rank, i)] = rank;
+}
+
+Test(order, fixed_shares_stay_and_global_ones_do_not)
+{
+    enum { SAMPLES = 999, WORKERS = 3 };
+    int first[SAMPLES], second[SAMPLES], moved[2] = {0, 0};
+    for (int s = 0; s < 2; s++) {
+        struct data_order order = {.seed = 1, .samples = SAMPLES, .workers = WORKERS, .batch = 9, .shard = shards[s]};
+        owners(&order, 0, first);
+        owners(&order, 1, second);
+        for (int i = 0; i < SAMPLES; i++)
+            moved[s] += first[i] != second[i];
+    }
+    cr_expect_eq(moved[1], 0, "fixed: every sample is with its worker");
+    cr_expect_gt(moved[0], SAMPLES / 2, "global: two of three move");
+}
+
+Test(order, shares_by_label_hold_few_classes)
+{
+    enum { SAMPLES = 1000, WORKERS = 5 };
+    int32_t labels[SAMPLES];
+    int owner[SAMPLES];
+    uint32_t *sorted = NULL;
+    for (int i = 0; i < SAMPLES; i++)
+        labels[i] = i * 3 % 10;
+    EXPECT_OK(data_sort_by_label(labels, SAMPLES, 10, &sorted));
+    struct data_order order = {
+        .seed = 1, .samples = SAMPLES, .workers = WORKERS, .batch = 10, .shard = SHARD_LABEL, .by_label = sorted};
+    owners(&order, 4, owner);
+    for (int i = 0; i < SAMPLES; i++)
+        cr_expect_eq(owner[i], labels[i] / 2, "100 images of each of 10 classes: two classes a worker");
+    free(sorted);
+}
+
+Test(order, substitutes_come_from_the_own_share_and_are_reproducible)
+{
+    enum { SAMPLES = 90, WORKERS = 3 };
+    int owner[SAMPLES];
+    struct data_order order = {.seed = 5, .samples = SAMPLES, .workers = WORKERS, .batch = 1, .shard = SHARD_FIXED};
+    owners(&order, 0, owner);
+    bool other = false;
+    for (int attempt = 0; attempt < 50; attempt++) {
+        size_t one = data_order_substitute(&order, 1, 2, 17, attempt);
+        cr_expect_eq(owner[one], 2);
+        cr_expect_eq(one, data_order_substitute(&order, 1, 2, 17, attempt));
+        other = other || one != data_order_substitute(&order, 1, 2, 17, 0);
+    }
+    cr_expect(other, "one that is bad, too, would be tried for ever");
+    order.shard = SHARD_GLOBAL;
+    cr_expect_eq(data_order_substitute(&order, 1, 0, 17, 0), data_order_substitute(&order, 1, 2, 17, 0),
+                 "alike on all workers");
 }
 
 Test(order, has_no_batch_when_the_set_is_smaller)
@@ -128,6 +208,19 @@ static void put_all(void)
     put_gzip("t10k-labels-idx1-ubyte.gz", labels, sizeof labels);
 }
 
+static enum status open_at(const char *path, int size, struct data **data)
+{
+    struct data_request request = {.path = path, .image_size = size, .seed = 1};
+    return data_open(&request, data);
+}
+
+static void test_batch(const struct data *data, size_t first, size_t stride, int count, float *pixels, int32_t *label)
+{
+    int good = count;
+    EXPECT_OK(data_test_batch(data, first, stride, &good, pixels, label));
+    cr_expect_eq(good, count);
+}
+
 static float normal(double grey)
 {
     return (float)((grey / 255 - 0.2860) / 0.3530);
@@ -139,7 +232,7 @@ Test(files, plain_and_gzip_are_read)
 {
     struct data *data = NULL;
     put_all();
-    EXPECT_OK(data_open(folder, 2, &data));
+    EXPECT_OK(open_at(folder, 2, &data));
     cr_assert_not_null(data);
     cr_expect_eq(data_train_count(data), 2);
     cr_expect_eq(data_test_count(data), 2);
@@ -147,7 +240,7 @@ Test(files, plain_and_gzip_are_read)
 
     float pixels[12];
     int32_t label = -1;
-    data_test_batch(data, 0, 1, 1, pixels, &label);
+    test_batch(data, 0, 1, 1, pixels, &label);
     cr_expect_eq(label, 1);
     static const double greys[] = {0, 255, 51, 102};
     for (int i = 0; i < 12; i++)
@@ -159,11 +252,11 @@ Test(files, images_are_resized_bilinearly_between_centres)
 {
     struct data *data = NULL;
     put_all();
-    EXPECT_OK(data_open(folder, 4, &data));
+    EXPECT_OK(open_at(folder, 4, &data));
     cr_assert_not_null(data);
     float pixels[48];
     int32_t label = -1;
-    data_test_batch(data, 0, 1, 1, pixels, &label);
+    test_batch(data, 0, 1, 1, pixels, &label);
     static const double right[] = {0, 0.25, 0.75, 1}; /* output centres -0.25 (clamped), 0.25, 0.75, 1.25 (clamped) */
     for (int y = 0; y < 4; y++) {
         for (int x = 0; x < 4; x++) {
@@ -178,14 +271,14 @@ Test(files, a_stride_walks_the_test_set)
 {
     struct data *data = NULL;
     put_all();
-    EXPECT_OK(data_open(folder, 2, &data));
+    EXPECT_OK(open_at(folder, 2, &data));
     cr_assert_not_null(data);
     float pixels[24];
     int32_t label[2] = {-1, -1};
-    data_test_batch(data, 1, 2, 1, pixels, label);
+    test_batch(data, 1, 2, 1, pixels, label);
     cr_expect_eq(label[0], 0);
     cr_expect_float_eq(pixels[0], normal(255), 1e-6);
-    data_test_batch(data, 0, 1, 2, pixels, label);
+    test_batch(data, 0, 1, 2, pixels, label);
     cr_expect_eq(label[0], 1);
     cr_expect_eq(label[1], 0);
     data_close(data);
@@ -195,7 +288,7 @@ Test(files, a_stride_walks_the_test_set)
 static void expect_bad(const char *file, const char *what)
 {
     struct data *data = NULL;
-    EXPECT_FAIL(STATUS_FORMAT, what, data_open(folder, 2, &data));
+    EXPECT_FAIL(STATUS_FORMAT, what, open_at(folder, 2, &data));
     cr_expect_null(data);
     cr_expect_not_null(strstr(status_message(), file), "%s: no %s in it", status_message(), file);
     cr_expect_not_null(strstr(status_message(), "apt-get install dataset-fashion-mnist"));
@@ -207,9 +300,9 @@ Test(files, a_missing_file_is_named_with_the_cure)
     struct data *data = NULL;
     put_all();
     cr_assert_eq(unlink(in_folder("train-labels-idx1-ubyte")), 0);
-    EXPECT_FAIL(STATUS_IO, "train-labels-idx1-ubyte", data_open(folder, 2, &data));
+    EXPECT_FAIL(STATUS_IO, "train-labels-idx1-ubyte", open_at(folder, 2, &data));
     cr_expect_not_null(strstr(status_message(), "apt-get install dataset-fashion-mnist, or --data="));
-    EXPECT_FAIL(STATUS_IO, "/nowhere/train-images-idx3-ubyte", data_open("/nowhere", 2, &data));
+    EXPECT_FAIL(STATUS_IO, "data /nowhere: no such file or folder", open_at("/nowhere", 2, &data));
 }
 
 Test(files, a_truncated_file_is_refused)
@@ -277,7 +370,7 @@ Test(files, test_labels_unknown_to_training_are_refused)
     struct data *data = NULL;
     put_all();
     put_gzip("t10k-labels-idx1-ubyte.gz", strange, sizeof strange);
-    EXPECT_FAIL(STATUS_FORMAT, "labels that the training set lacks", data_open(folder, 2, &data));
+    EXPECT_FAIL(STATUS_FORMAT, "labels that the training set lacks", open_at(folder, 2, &data));
 }
 
 /* ---- Fashion-MNIST ---- */
@@ -287,7 +380,7 @@ Test(fashion_mnist, is_what_it_should_be)
     struct data *data = NULL;
     if (!file_exists(DATA_FOLDER "/train-images-idx3-ubyte.gz"))
         cr_skip_test("Debian's dataset-fashion-mnist is not installed");
-    EXPECT_OK(data_open(NULL, 28, &data));
+    EXPECT_OK(open_at(NULL, 28, &data));
     cr_assert_not_null(data);
     cr_expect_eq(data_train_count(data), 60000);
     cr_expect_eq(data_test_count(data), 10000);
@@ -297,7 +390,7 @@ Test(fashion_mnist, is_what_it_should_be)
     float *pixels = calloc((size_t)COUNT * PIXELS, sizeof *pixels);
     int32_t label[COUNT];
     cr_assert_not_null(pixels);
-    data_test_batch(data, 0, 10, COUNT, pixels, label);
+    test_batch(data, 0, 10, COUNT, pixels, label);
     double sum = 0, squares = 0;
     for (size_t i = 0; i < (size_t)COUNT * PIXELS; i++) {
         sum += pixels[i];
@@ -308,7 +401,7 @@ Test(fashion_mnist, is_what_it_should_be)
     cr_expect_float_eq(sqrt(squares / ((double)COUNT * PIXELS) - mean * mean), 1, 0.05);
 
     static const int32_t first[] = {9, 2, 1, 1, 6}; /* as everyone sees them */
-    data_test_batch(data, 0, 1, 5, pixels, label);
+    test_batch(data, 0, 1, 5, pixels, label);
     for (int i = 0; i < 5; i++)
         cr_expect_eq(label[i], first[i]);
     free(pixels);

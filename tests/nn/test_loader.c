@@ -1,7 +1,7 @@
 /* test_loader.c - stored images are those of the files and, resized, the canonical ones; a loader gives every batch of a
  * run in order and leaves alone what is out.
  */
-#include "nn/loader.h"
+#include "nn/data/loader.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ static struct data *open_data(void)
     put("train-labels-idx1-ubyte", train_labels, 1, TRAIN, 8, sizeof train_labels);
     put("t10k-images-idx3-ubyte", test_images, 3, TEST, 16, sizeof test_images);
     put("t10k-labels-idx1-ubyte", test_labels, 1, TEST, 8, sizeof test_labels);
-    EXPECT_OK(data_open(folder, SIZE, &data));
+    EXPECT_OK(data_open(&(struct data_request){.path = folder, .image_size = SIZE}, &data));
     cr_assert_not_null(data);
     return data;
 }
@@ -115,36 +115,76 @@ static void expect_image(const struct batch *batch, int i, const unsigned char *
     }
 }
 
-Test(batch_memory, stored_images_are_the_files_and_become_the_canonical_ones)
+/* Batches of `request` as they are stored, beside the canonical ones. */
+static void open_both(struct loader_request *request, struct loader **stored, struct loader **canonical)
+{
+    request->held = request->ahead = 1;
+    request->batch = BATCH;
+    EXPECT_OK(loader_open(request, canonical));
+    request->stored = true;
+    request->device = &device;
+    EXPECT_OK(loader_open(request, stored));
+    cr_assert(*stored != NULL && *canonical != NULL);
+}
+
+static void next_of_both(struct loader *stored, struct loader *canonical, const struct batch **bytes,
+                         const struct batch **floats)
+{
+    EXPECT_OK(loader_next(stored, bytes));
+    EXPECT_OK(loader_next(canonical, floats));
+    cr_expect_null((*bytes)->canonical);
+    cr_expect_null((*floats)->stored);
+    cr_expect_eq((*bytes)->count, (*floats)->count);
+    for (int i = 0; i < (*bytes)->count; i++)
+        cr_expect_eq((*bytes)->labels[i], (*floats)->labels[i]);
+}
+
+static void close_both(struct loader *stored, struct loader *canonical)
+{
+    loader_close(stored);
+    loader_close(canonical);
+    cr_expect_eq(pinned, 0);
+}
+
+Test(stored, training_images_are_the_files_and_become_the_canonical_ones)
 {
     struct data *data = open_data();
     const struct data_order order = {.seed = 5, .samples = TRAIN, .workers = 2, .batch = BATCH};
-    struct batch_memory stored, canonical;
-    EXPECT_OK(batch_memory_create(&(struct batch_form){.data = data, .batch = BATCH, .stored = true, .device = &device},
-                                  &stored));
-    EXPECT_OK(batch_memory_create(&(struct batch_form){.data = data, .batch = BATCH}, &canonical));
-    cr_expect_null(stored.batch.canonical);
-    cr_expect_null(canonical.batch.stored);
-    for (uint64_t step = 0; step < 8; step++) { /* more than an epoch: 6 batches */
-        batch_memory_train(&stored, &order, step, 1);
-        batch_memory_train(&canonical, &order, step, 1);
-        cr_expect_eq(stored.batch.count, BATCH);
-        for (int i = 0; i < BATCH; i++) {
-            const size_t position = data_order_position(&order, (size_t)(step % 6), 1, i);
-            expect_image(&stored.batch, i, train_images, train_labels, data_order_sample(&order, step / 6, position),
-                         canonical.batch.canonical + (size_t)i * 3 * SIZE * SIZE);
-            cr_expect_eq(canonical.batch.labels[i], stored.batch.labels[i]);
-        }
+    struct loader_request request = {.data = data, .batches = 8, .order = &order, .rank = 1}; /* an epoch has 6 */
+    struct loader *stored = NULL, *canonical = NULL;
+    const struct batch *bytes = NULL, *floats = NULL;
+    open_both(&request, &stored, &canonical);
+    for (uint64_t step = 0; step < 8; step++) {
+        next_of_both(stored, canonical, &bytes, &floats);
+        cr_expect_eq(bytes->count, BATCH);
+        for (int i = 0; i < BATCH; i++)
+            expect_image(bytes, i, train_images, train_labels,
+                         data_order_sample(&order, step / 6, (size_t)(step % 6), 1, i),
+                         floats->canonical + (size_t)i * 3 * SIZE * SIZE);
+        loader_done(stored);
+        loader_done(canonical);
     }
-    batch_memory_test(&stored, 3, 4, 2);
-    batch_memory_test(&canonical, 3, 4, 2);
-    cr_expect_eq(stored.batch.count, 2);
-    for (int i = 0; i < 2; i++)
-        expect_image(&stored.batch, i, test_images, test_labels, 3 + (size_t)i * 4,
-                     canonical.batch.canonical + (size_t)i * 3 * SIZE * SIZE);
-    batch_memory_release(&stored);
-    batch_memory_release(&canonical);
-    cr_expect_eq(pinned, 0);
+    close_both(stored, canonical);
+    close_data(data);
+}
+
+Test(stored, test_images_are_those_of_a_stride)
+{
+    struct data *data = open_data();
+    struct loader_request request = {.data = data, .batches = 2, .first = 1, .stride = 3, .images = 4};
+    struct loader *stored = NULL, *canonical = NULL;
+    const struct batch *bytes = NULL, *floats = NULL;
+    open_both(&request, &stored, &canonical);
+    for (size_t b = 0; b < 2; b++) {
+        next_of_both(stored, canonical, &bytes, &floats);
+        cr_expect_eq(bytes->count, b == 0 ? 3 : 1, "the last one is not full");
+        for (int i = 0; i < bytes->count; i++)
+            expect_image(bytes, i, test_images, test_labels, 1 + (3 * b + (size_t)i) * 3,
+                         floats->canonical + (size_t)i * 3 * SIZE * SIZE);
+        loader_done(stored);
+        loader_done(canonical);
+    }
+    close_both(stored, canonical);
     close_data(data);
 }
 
@@ -156,52 +196,72 @@ static void expect_step(const struct data *data, const struct batch *batch, uint
 {
     float images[BATCH * 3 * SIZE * SIZE];
     int32_t labels[BATCH];
-    data_train_batch(data, &order, step, 2, images, labels);
+    EXPECT_OK(data_train_batch(data, &order, step, 2, images, labels));
     cr_assert_eq(batch->count, BATCH);
     cr_expect_arr_eq(batch->canonical, images, sizeof images, "step %d", (int)step);
     cr_expect_arr_eq(batch->labels, labels, sizeof labels, "step %d", (int)step);
 }
 
-static struct loader *open_loader(const struct data *data, bool on_device)
+static struct loader *open_loader(const struct data *data, int threads)
 {
     struct loader *loader = NULL;
-    const struct loader_request request = {.form = {.data = data, .batch = BATCH, .device = on_device ? &device : NULL},
+    const struct loader_request request = {.data = data,
+                                           .batch = BATCH,
+                                           .batches = STEPS,
                                            .order = &order,
                                            .rank = 2,
-                                           .steps = STEPS};
-    EXPECT_OK(loader_create(&request, &loader));
+                                           .threads = threads,
+                                           .ahead = 1 + threads % 2,
+                                           .held = 2,
+                                           .device = &device};
+    EXPECT_OK(loader_open(&request, &loader));
     cr_assert_not_null(loader);
     return loader;
 }
 
-Test(loader, gives_every_batch_in_order)
+static const struct batch *next(struct loader *loader)
+{
+    const struct batch *batch = NULL;
+    EXPECT_OK(loader_next(loader, &batch));
+    cr_assert_not_null(batch);
+    return batch;
+}
+
+static const int thread_counts[] = {0, 1, 2, 5};
+enum { THREAD_COUNTS = sizeof thread_counts / sizeof thread_counts[0] };
+
+Test(loader, gives_the_same_batches_in_order_with_any_number_of_threads)
 {
     struct data *data = open_data();
-    struct loader *loader = open_loader(data, false);
-    for (uint64_t step = 0; step < STEPS; step++) {
-        expect_step(data, loader_take(loader), step);
-        loader_give_back(loader);
+    for (int t = 0; t < THREAD_COUNTS; t++) {
+        struct loader *loader = open_loader(data, thread_counts[t]);
+        for (uint64_t step = 0; step < STEPS; step++) {
+            expect_step(data, next(loader), step);
+            loader_done(loader);
+        }
+        loader_close(loader);
     }
-    loader_destroy(loader);
     close_data(data);
 }
 
 Test(loader, leaves_alone_the_two_that_a_device_may_still_read)
 {
     struct data *data = open_data();
-    struct loader *loader = open_loader(data, true);
-    const struct batch *before = loader_take(loader);
-    for (uint64_t step = 1; step < STEPS; step++) {
-        const struct batch *batch = loader_take(loader);
-        clock_sleep_ns(step % 4 == 0 ? 2000000 : 0); /* time enough to spoil it */
-        expect_step(data, before, step - 1);
-        expect_step(data, batch, step);
-        loader_give_back(loader);
-        before = batch;
+    for (int t = 0; t < THREAD_COUNTS; t++) {
+        struct loader *loader = open_loader(data, thread_counts[t]);
+        const struct batch *before = next(loader);
+        for (uint64_t step = 1; step < STEPS; step++) {
+            const struct batch *batch = next(loader);
+            clock_sleep_ns(step % 4 == 0 ? 2000000 : 0); /* time enough to spoil it */
+            expect_step(data, before, step - 1);
+            expect_step(data, batch, step);
+            loader_done(loader);
+            before = batch;
+        }
+        expect_step(data, before, STEPS - 1);
+        loader_close(loader);
+        cr_expect_eq(pinned, 0);
     }
-    expect_step(data, before, STEPS - 1);
-    loader_destroy(loader);
-    cr_expect_eq(pinned, 0);
     close_data(data);
 }
 
@@ -209,15 +269,15 @@ Test(loader, may_end_at_any_step)
 {
     struct data *data = open_data();
     for (uint64_t last = 0; last < 5; last++) {
-        struct loader *loader = open_loader(data, true);
+        struct loader *loader = open_loader(data, 3);
         for (uint64_t step = 0; step < last; step++) {
-            expect_step(data, loader_take(loader), step);
+            expect_step(data, next(loader), step);
             if (step > 0)
-                loader_give_back(loader);
+                loader_done(loader);
         }
-        loader_destroy(loader);
+        loader_close(loader);
         cr_expect_eq(pinned, 0);
     }
-    loader_destroy(NULL);
+    loader_close(NULL);
     close_data(data);
 }

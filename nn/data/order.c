@@ -1,0 +1,85 @@
+/* order.c - permutations and shares. */
+#include "nn/data/order.h"
+
+#include <stdlib.h>
+
+#include "base/memory.h"
+#include "base/rng.h"
+
+static size_t global_batch(const struct data_order *order)
+{
+    return (size_t)order->workers * (size_t)order->batch;
+}
+
+size_t data_order_batches(const struct data_order *order)
+{
+    return order->samples / global_batch(order); /* the smallest share holds as many batches */
+}
+
+/* Worker `rank`'s share of the fixed orders: positions begin .. begin + count - 1. */
+struct share {
+    size_t begin, count;
+};
+
+static struct share share_of(const struct data_order *order, int rank)
+{
+    size_t workers = (size_t)order->workers, r = (size_t)rank;
+    size_t each = order->samples / workers, left = order->samples % workers;
+    return (struct share){.begin = r * each + (r < left ? r : left), .count = each + (r < left)};
+}
+
+/* The sample at `position` of the order that shares are cut from. */
+static size_t fixed_sample(const struct data_order *order, size_t position)
+{
+    if (order->shard == SHARD_LABEL)
+        return order->by_label[position];
+    return (size_t)rng_permute(rng_key(order->seed, "share", 0, 0), order->samples, position);
+}
+
+size_t data_order_sample(const struct data_order *order, uint64_t epoch, size_t batch, int rank, int i)
+{
+    if (order->shard == SHARD_GLOBAL) {
+        size_t position = batch * global_batch(order) + (size_t)rank * (size_t)order->batch + (size_t)i;
+        return (size_t)rng_permute(rng_key(order->seed, "shuffle", epoch, 0), order->samples, position);
+    }
+    struct share share = share_of(order, rank);
+    uint64_t key = rng_key(order->seed, "shuffle share", epoch, (uint64_t)rank);
+    uint64_t position = rng_permute(key, share.count, batch * (size_t)order->batch + (size_t)i);
+    return fixed_sample(order, share.begin + (size_t)position);
+}
+
+size_t data_order_substitute(const struct data_order *order, uint64_t epoch, int rank, size_t sample, int attempt)
+{
+    uint64_t key = rng_key(order->seed, "substitute", epoch, sample), counter = (uint64_t)attempt;
+    if (order->shard == SHARD_GLOBAL)
+        return (size_t)rng_below(key, counter, order->samples);
+    struct share share = share_of(order, rank);
+    return fixed_sample(order, share.begin + (size_t)rng_below(key, counter, share.count));
+}
+
+enum status data_sort_by_label(const int32_t *labels, size_t count, int classes, uint32_t **sorted)
+{
+    void *places = NULL, *order = NULL;
+    *sorted = NULL;
+    if (count > UINT32_MAX)
+        return fail(STATUS_REFUSED, "%zu samples: sharding by label takes at most 2^32-1", count);
+    TRY(memory_zeroed(&places, (size_t)classes + 1, sizeof(size_t)));
+    enum status status = memory_zeroed(&order, count, sizeof(uint32_t));
+    size_t *place = places; /* of label c: where its next sample goes */
+    uint32_t *to = order;
+    for (size_t i = 0; status >= 0 && i < count; i++)
+        place[labels[i] + 1]++;
+    for (int c = 0; status >= 0 && c < classes; c++)
+        place[c + 1] += place[c];
+    for (size_t i = 0; status >= 0 && i < count; i++)
+        to[place[labels[i]]++] = (uint32_t)i;
+    free(places);
+    *sorted = to;
+    return status;
+}
+
+const char *data_shard_name(enum data_shard shard)
+{
+    static const char *const names[] = {[SHARD_GLOBAL] = "global", [SHARD_FIXED] = "fixed", [SHARD_LABEL] = "label"};
+    return names[shard];
+}

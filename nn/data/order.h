@@ -1,0 +1,45 @@
+/* order.h - which worker trains on which sample when: a pure function of seed, epoch and position.
+ *
+ * global: one permutation an epoch, split among the workers. Global batch b takes positions b*G .. b*G + G-1 of it, G =
+ *         workers * batch; of these worker r takes r*batch .. r*batch + batch-1. A global batch is the same however it
+ *         is split.
+ * fixed:  the set is shuffled once and cut into one share a worker (ChainerMN's scatter_dataset with shuffle=True, but
+ *         without its duplicates: shares differ by at most one sample); each worker shuffles its own share anew each
+ *         epoch.
+ * label:  the same with samples sorted by label instead of shuffled: each worker sees few classes (research on gossip).
+ *
+ * No sample is given twice in an epoch. What does not fill a global batch at the end of an epoch is left out of it
+ * (another permutation, others next time): batch norm wants whole batches.
+ */
+#ifndef CHORALE_NN_DATA_ORDER_H
+#define CHORALE_NN_DATA_ORDER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum data_shard { SHARD_GLOBAL, SHARD_FIXED, SHARD_LABEL };
+
+struct data_order {
+    uint64_t seed;
+    size_t samples;     /* of the training set  */
+    int workers, batch; /* images of one worker */
+    enum data_shard shard;
+    const uint32_t *by_label; /* SHARD_LABEL: all samples, sorted by label (data_sort_by_label) */
+};
+
+/* Global batches in an epoch; 0 when one is larger than the training set. */
+size_t data_order_batches(const struct data_order *order);
+/* Image i of worker `rank` in global batch `batch` of `epoch`. */
+size_t data_order_sample(const struct data_order *order, uint64_t epoch, size_t batch, int rank, int i);
+/* What worker `rank` takes instead of `sample`, which can't be decoded: attempt 0, 1, ... until one can. From the whole
+ * set, alike on all workers, or from this worker's share. */
+size_t data_order_substitute(const struct data_order *order, uint64_t epoch, int rank, size_t sample, int attempt);
+
+/* Samples 0 .. count-1, sorted by label and in their order within a label; caller frees. */
+enum status data_sort_by_label(const int32_t *labels, size_t count, int classes, uint32_t **sorted) MUST_CHECK;
+
+const char *data_shard_name(enum data_shard shard); /* "global", "fixed", "label" */
+
+#endif
