@@ -146,7 +146,7 @@ struct problem {
 };
 
 /* Calls `term` for each product of the convolution with its places in x, w and y. */
-static void for_products(const struct problem *problem, void (*term)(const struct problem *, size_t, size_t, size_t))
+static void for_products(const struct problem *problem, void (*term)(const struct problem *, int, int, int))
 {
     const struct dnn_convolution_request *q = &problem->request;
     int height = shape_out_height(q), width = shape_out_width(q);
@@ -159,27 +159,32 @@ static void for_products(const struct problem *problem, void (*term)(const struc
                 continue;
             for (int k = 0; k < q->out_channels; k++) {
                 for (int c = 0; c < q->in_channels; c++)
-                    term(problem, (size_t)(((n * q->in_height + h) * q->in_width + v) * q->in_channels + c),
-                         (size_t)(((k * q->kernel_height + r) * q->kernel_width + s) * q->in_channels + c),
-                         (size_t)(((n * height + row) * width + column) * q->out_channels + k));
+                    term(problem, ((n * q->in_height + h) * q->in_width + v) * q->in_channels + c,
+                         ((k * q->kernel_height + r) * q->kernel_width + s) * q->in_channels + c,
+                         ((n * height + row) * width + column) * q->out_channels + k);
             }
         }
     }
 }
 
-static void add_product(const struct problem *p, size_t x, size_t w, size_t y)
+static void add_product(const struct problem *p, int x, int w, int y)
 {
     p->y.host[y] += p->x.host[x] * p->w.host[w];
     p->dx.host[x] += p->w.host[w] * p->dy.host[y];
     p->dw.host[w] += p->x.host[x] * p->dy.host[y];
 }
 
+static size_t elements(int a, int b, int c, int d)
+{
+    return (size_t)a * (size_t)b * (size_t)c * (size_t)d;
+}
+
 static struct problem problem_create(const struct dnn_convolution_request *request)
 {
     struct problem problem = {.request = *request};
-    size_t x = (size_t)(request->batch * request->in_height * request->in_width * request->in_channels);
-    size_t w = (size_t)(request->out_channels * request->kernel_height * request->kernel_width * request->in_channels);
-    size_t y = (size_t)(request->batch * shape_out_height(request) * shape_out_width(request) * request->out_channels);
+    size_t x = elements(request->batch, request->in_height, request->in_width, request->in_channels);
+    size_t w = elements(request->out_channels, request->kernel_height, request->kernel_width, request->in_channels);
+    size_t y = elements(request->batch, shape_out_height(request), shape_out_width(request), request->out_channels);
     problem.x = pair_create(x, request->type);
     problem.dx = pair_create(x, request->type);
     problem.w = pair_create(w, request->type);
@@ -198,10 +203,13 @@ static struct problem problem_create(const struct dnn_convolution_request *reque
 
 static void problem_destroy(struct problem *problem)
 {
-    struct tensor_pair *pairs[] = {&problem->x,  &problem->w,  &problem->y,        &problem->dx,
-                                   &problem->dw, &problem->dy, &problem->workspace};
-    for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++)
-        pair_destroy(pairs[k]);
+    pair_destroy(&problem->workspace);
+    pair_destroy(&problem->dy);
+    pair_destroy(&problem->dw);
+    pair_destroy(&problem->dx);
+    pair_destroy(&problem->y);
+    pair_destroy(&problem->w);
+    pair_destroy(&problem->x);
 }
 
 /* ---- checking ---- */
