@@ -63,32 +63,57 @@ static void arena_drop(struct arena *arena)
     *arena = (struct arena){.fd = -1};
 }
 
-enum status node_alloc(struct node *node, size_t bytes, void **memory)
+/* A place of the table; NODE_ARENAS: all are taken. */
+static int free_place(const struct node *node)
 {
     int k = 0;
-    size_t whole = 0;
-    while (k < NODE_ARENAS && node->arena[k].memory != NULL)
+    while (k < NODE_ARENAS && (node->arena[k].memory != NULL || node_imports(node, k) > 0))
         k++;
+    return k;
+}
+
+static void show(struct node *node, int k)
+{
+    struct arena *arena = &node->arena[k];
+    struct shown_arena *shown = &node->block->arena[k];
+    arena->serial = ++node->serials;
+    atomic_store(&shown->fd, arena->fd);
+    atomic_store(&shown->kind, arena->kind);
+    atomic_store(&shown->bytes, arena->bytes);
+    atomic_store(&shown->address, (uintptr_t)arena->memory);
+    atomic_store(&shown->serial, arena->serial);
+}
+
+static enum status alloc_arena(struct node *node, size_t bytes, enum arena_kind kind, void **memory)
+{
+    const int k = free_place(node);
+    size_t whole = 0;
     if (k == NODE_ARENAS)
         return STATUS_AGAIN;
     if (!checked_add(bytes > 0 ? bytes : 1, PAGE - 1, &whole) || whole > SIZE_MAX / 4)
         return fail(STATUS_NO_MEMORY, "out of memory: %zu bytes do not fit an address space", bytes);
     whole = whole / PAGE * PAGE;
     struct arena *arena = &node->arena[k];
-    *arena = (struct arena){.fd = -1};
+    *arena = (struct arena){.fd = -1, .kind = kind};
     const enum status status = arena_make(node, arena, whole);
     if (status < 0) {
         arena_drop(arena);
         return status;
     }
-    arena->serial = ++node->serials;
-    struct shown_arena *shown = &node->block->arena[k];
-    atomic_store(&shown->fd, arena->fd);
-    atomic_store(&shown->bytes, whole);
-    atomic_store(&shown->serial, arena->serial);
+    show(node, k);
     atomic_fetch_add(&node->block->arena_bytes, whole);
     *memory = arena->memory;
     return STATUS_OK;
+}
+
+enum status node_alloc(struct node *node, size_t bytes, void **memory)
+{
+    return alloc_arena(node, bytes, ARENA_HOST, memory);
+}
+
+enum status node_alloc_staging(struct node *node, size_t bytes, void **memory)
+{
+    return alloc_arena(node, bytes, ARENA_STAGING, memory);
 }
 
 static void hide(struct node *node, int k)
@@ -101,7 +126,7 @@ static void hide(struct node *node, int k)
 bool node_free(struct node *node, void *memory)
 {
     for (int k = 0; memory != NULL && k < NODE_ARENAS; k++) {
-        if (node->arena[k].memory == memory) {
+        if (node->arena[k].memory == memory && node->arena[k].kind != ARENA_DEVICE) {
             hide(node, k);
             return true;
         }
@@ -125,32 +150,136 @@ bool node_locate(const struct node *node, const void *data, size_t bytes, struct
     return node->reads;
 }
 
+/* ---- memory of a device ---- */
+
+void node_use_device(struct node *node, struct device *device)
+{
+    node->device = device;
+}
+
+enum status node_show(struct node *node, void *memory, size_t bytes, const struct device_export *card)
+{
+    const int k = free_place(node);
+    if (k == NODE_ARENAS)
+        return STATUS_AGAIN;
+    node->arena[k] = (struct arena){.memory = memory, .bytes = bytes, .fd = -1, .kind = ARENA_DEVICE};
+    node->block->arena[k].card = *card;
+    show(node, k);
+    return STATUS_OK;
+}
+
+bool node_hide(struct node *node, void *memory, int *place)
+{
+    for (int k = 0; k < NODE_ARENAS; k++) {
+        if (node->arena[k].memory != memory || node->arena[k].kind != ARENA_DEVICE)
+            continue;
+        atomic_store(&node->block->arena[k].serial, 0);
+        node->arena[k] = (struct arena){.fd = -1};
+        *place = k;
+        return node_imports(node, k) > 0;
+    }
+    return false;
+}
+
+unsigned node_imports(const struct node *node, int place)
+{
+    return atomic_load(&node->block->arena[place].imports);
+}
+
 /* ---- the neighbours' ---- */
 
-static void unmap(struct foreign_arena *arena)
+static void unmap(struct node *node, struct neighbour *n, int k)
 {
-    if (arena->memory != NULL)
+    struct foreign_arena *arena = &n->arena[k];
+    if (arena->registered)
+        node->device->ops->host_unregister(node->device, arena->memory);
+    if (arena->imported) {
+        node->device->ops->import_release(node->device, arena->memory);
+        atomic_fetch_sub(&n->block->arena[k].imports, 1);
+    }
+    if (arena->mapped)
         (void)munmap(arena->memory, arena->bytes);
     *arena = (struct foreign_arena){.memory = NULL};
 }
 
-static enum status foreign_map(struct neighbour *n, int peer, const struct node_place *place)
+void node_release_imports(struct node *node, bool all)
 {
+    for (int peer = 0; peer < node->size; peer++) {
+        struct neighbour *n = &node->neighbour[peer];
+        for (int k = 0; n->arena != NULL && k < NODE_ARENAS; k++)
+            if (n->arena[k].imported && (all || atomic_load(&n->block->arena[k].serial) != n->arena[k].serial))
+                unmap(node, n, k);
+    }
+}
+
+/* Said before looking whether it is still shown: its owner hides it before looking who has it. */
+static enum status import(struct node *node, struct neighbour *n, int k, uint32_t serial)
+{
+    struct foreign_arena *arena = &n->arena[k];
+    struct shown_arena *shown = &n->block->arena[k];
+    void *memory = NULL;
+    atomic_fetch_add(&shown->imports, 1);
+    enum status status = STATUS_OK;
+    if (atomic_load(&shown->serial) != serial)
+        status = fail(STATUS_PEER_LOST, "what it sends lies in memory that it has given back");
+    else if (node->device == NULL)
+        status = fail(STATUS_FORMAT, "what it sends lies on a device");
+    else
+        status = node->device->ops->import_memory(node->device, &shown->card, &memory);
+    if (status < 0) {
+        atomic_fetch_sub(&shown->imports, 1);
+        return status;
+    }
+    *arena = (struct foreign_arena){.memory = memory, .imported = true};
+    return STATUS_OK;
+}
+
+/* Memory of a device. In one process an address serves. */
+static enum status foreign_import(struct node *node, int peer, const struct node_place *place)
+{
+    struct neighbour *n = &node->neighbour[peer];
+    const int k = (int)place->arena - 1;
+    const struct shown_arena *shown = &n->block->arena[k];
+    if (n->pid == getpid())
+        n->arena[k].memory = (void *)(uintptr_t)atomic_load(&shown->address);
+    else if (import(node, n, k, place->serial) < 0)
+        return fail_context(STATUS_PEER_LOST, "node memory: worker %d", peer);
+    n->arena[k].bytes = atomic_load(&shown->bytes);
+    n->arena[k].serial = place->serial;
+    return STATUS_OK;
+}
+
+/* Staging is written by nobody but its owner; devices register only what could be. */
+static void register_staging(struct node *node, struct foreign_arena *arena)
+{
+    arena->registered = node->device != NULL &&
+                        node->device->ops->host_register(node->device, arena->memory, arena->bytes) == STATUS_OK;
+}
+
+static enum status foreign_map(struct node *node, int peer, const struct node_place *place)
+{
+    struct neighbour *n = &node->neighbour[peer];
     struct foreign_arena *arena = &n->arena[place->arena - 1];
     const struct shown_arena *shown = &n->block->arena[place->arena - 1];
     int file = -1;
-    unmap(arena);
+    unmap(node, n, (int)place->arena - 1);
     if (atomic_load(&shown->serial) != place->serial)
         return fail(STATUS_PEER_LOST, "node memory: what worker %d sends lies in memory that it has given back", peer);
+    const enum arena_kind kind = atomic_load(&shown->kind);
+    if (kind == ARENA_DEVICE)
+        return foreign_import(node, peer, place);
+    const int access = kind == ARENA_STAGING ? PROT_READ | PROT_WRITE : PROT_READ;
     const size_t bytes = atomic_load(&shown->bytes);
     if (node_open_fd(n->pid, atomic_load(&shown->fd), bytes, &file) < 0)
         return fail_context(STATUS_PEER_LOST, "worker %d", peer);
-    void *memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, file, 0);
+    void *memory = mmap(NULL, bytes, access, MAP_SHARED | MAP_POPULATE, file, 0);
     const int error = errno;
     (void)close(file);
     if (memory == MAP_FAILED)
         return fail(STATUS_NO_MEMORY, "node memory: map %zu bytes of worker %d: %s", bytes, peer, strerror(error));
-    *arena = (struct foreign_arena){.memory = memory, .bytes = bytes, .serial = place->serial};
+    *arena = (struct foreign_arena){.memory = memory, .bytes = bytes, .serial = place->serial, .mapped = true};
+    if (kind == ARENA_STAGING)
+        register_staging(node, arena);
     return STATUS_OK;
 }
 
@@ -166,7 +295,7 @@ enum status node_map(struct node *node, int peer, const struct node_place *place
     }
     struct foreign_arena *arena = &n->arena[place->arena - 1];
     if (arena->memory == NULL || arena->serial != place->serial)
-        TRY(foreign_map(n, peer, place));
+        TRY(foreign_map(node, peer, place));
     if (place->offset > arena->bytes || bytes > arena->bytes - place->offset)
         return fail(STATUS_FORMAT, "node memory: worker %d names %zu bytes at %llu of an arena of %zu", peer, bytes,
                     (unsigned long long)place->offset, arena->bytes);
@@ -191,13 +320,19 @@ enum status node_read(const struct node *node, int peer, const struct node_place
 
 void arenas_close(struct node *node)
 {
-    for (int k = 0; k < NODE_ARENAS; k++)
-        if (node->arena[k].memory != NULL)
+    int place;
+    for (int k = 0; k < NODE_ARENAS; k++) {
+        if (node->arena[k].memory == NULL)
+            continue;
+        if (node->arena[k].kind == ARENA_DEVICE) /* whoever has shown it frees it */
+            (void)node_hide(node, node->arena[k].memory, &place);
+        else
             hide(node, k);
+    }
     for (int peer = 0; node->neighbour != NULL && peer < node->size; peer++) {
         struct neighbour *n = &node->neighbour[peer];
         for (int k = 0; n->arena != NULL && k < NODE_ARENAS; k++)
-            unmap(&n->arena[k]);
+            unmap(node, n, k);
         free(n->arena);
     }
 }

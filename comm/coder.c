@@ -123,6 +123,14 @@ size_t coder_bound(const struct coder *coder, size_t count)
     return wire_format_bound(&coder->format, count);
 }
 
+enum dtype coder_half(const struct coder *coder)
+{
+    enum dtype half = DTYPE_F32;
+    if (wire_format_by_element(&coder->format))
+        (void)!dtype_parse(coder->format.codec->name, &half);
+    return half;
+}
+
 bool coder_scales(const struct coder *coder)
 {
     return coder->scales;

@@ -22,6 +22,8 @@ const struct shape *coder_shape(const struct coder *coder); /* the schedule with
 const char *coder_name(const struct coder *coder);          /* canonical spelling of the format                 */
 size_t coder_segment(const struct coder *coder);            /* elements, such that the bound fits a wire segment */
 size_t coder_bound(const struct coder *coder, size_t count);
+/* f16 or bf16, where the format rounds element by element; else DTYPE_F32. */
+enum dtype coder_half(const struct coder *coder);
 /* Rule 6: partial sums are rounded to halves, so that inputs are made smaller first. */
 bool coder_scales(const struct coder *coder);
 

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "comm/coder.h"
+#include "comm/device_link.h"
 #include "comm/internal.h"
 #include "comm/kernels.h"
 
@@ -74,9 +75,15 @@ done:
 static uint64_t call_signature(const struct collective *c)
 {
     const struct shape *shape = c->shape; /* differs where the workers' nodes or steps do, if not always */
-    const uint64_t numbers[] = {
-        c->count,      (uint64_t)c->dtype, (uint64_t)c->op, c->team->comm->segment, (uint64_t)shape->workers,
-        shape->chunks, shape->rounds,      shape->lanes};
+    const uint64_t numbers[] = {c->count,
+                                (uint64_t)c->dtype,
+                                (uint64_t)c->op,
+                                c->team->comm->segment,
+                                (uint64_t)shape->workers,
+                                shape->chunks,
+                                shape->rounds,
+                                shape->lanes,
+                                c->on_device};
     const char *format = c->coder != NULL ? coder_name(c->coder) : "";
     const uint64_t names = wire_hash(wire_hash(WIRE_HASH_START, c->name, strlen(c->name)), format, strlen(format));
     return wire_hash(names, numbers, sizeof numbers);
@@ -88,6 +95,8 @@ static enum status check_request(const struct collective_request *request)
     if (shape->workers != request->team->size)
         return fail(STATUS_USAGE, "%s: a schedule for %d workers on a team of %d", request->name, shape->workers,
                     request->team->size);
+    if (request->on_device && request->team->comm->link == NULL)
+        return fail(STATUS_USAGE, "%s: vectors in device memory, and the communicator has no device", request->name);
     const bool mixing = (shape->algorithm->traits & TRAIT_MIXING) != 0;
     if (mixing && (request->op != REDUCE_SUM || (request->dtype != DTYPE_F32 && request->dtype != DTYPE_F64)))
         return fail(STATUS_USAGE, "%s: mixing is for sums of f32 or f64", request->name);
@@ -96,6 +105,34 @@ static enum status check_request(const struct collective_request *request)
         return fail(STATUS_USAGE, "%s: %zu elements of %s are more than can be addressed", request->name,
                     request->count, dtype_name(request->dtype));
     return STATUS_OK;
+}
+
+/* Of a vector's place: the device converts halves; whoever looks at a whole segment is on the host. */
+static enum status check_format(const struct collective *c)
+{
+    if (!c->on_device || c->coder == NULL || coder_half(c->coder) != DTYPE_F32)
+        return STATUS_OK;
+    return fail(STATUS_REFUSED,
+                "%s: the wire format %s is encoded by the host's processor, not on a device: take f16 or "
+                "bf16, or vectors in host memory",
+                c->name, coder_name(c->coder));
+}
+
+static enum status scratch_make(struct collective *c, size_t bytes)
+{
+    void *memory = NULL;
+    struct comm *comm = c->team->comm;
+    TRY(c->on_device ? comm_device_alloc(comm, bytes, &memory) : comm_alloc(comm, bytes, &memory));
+    c->scratch = memory;
+    return STATUS_OK;
+}
+
+static void scratch_free(struct collective *c)
+{
+    if (c->on_device)
+        comm_device_free(c->team->comm, c->scratch);
+    else
+        comm_free(c->team->comm, c->scratch);
 }
 
 enum status collective_create(const struct collective_request *request, struct collective **out)
@@ -112,21 +149,21 @@ enum status collective_create(const struct collective_request *request, struct c
                              .size = dtype_size(request->dtype),
                              .dtype = request->dtype,
                              .op = request->op,
+                             .on_device = request->on_device,
                              .mixes = (request->shape->algorithm->traits & TRAIT_MIXING) != 0,
                              .places = FIRST_PLACES};
     TRY_TO(done, memory_string(&c->name, request->name));
     TRY_TO(done, memory_zeroed(&memory, c->places, sizeof(struct task *)));
     c->table = memory;
     TRY_TO(done, coder_create(request, c->team->comm->segment, &c->coder));
+    TRY_TO(done, check_format(c));
     if (c->coder != NULL)
         c->shape = coder_shape(c->coder);
     c->slice = slice_elements(c->shape, c->count, c->size, c->team->comm->scratch);
     TRY_TO(done, find_greetings(c));
     TRY_TO(done, slices_scratch(c->shape, c->count, c->size, c->slice, &planes));
-    if (planes > 0) {
-        TRY_TO(done, comm_alloc(c->team->comm, planes, &memory));
-        c->scratch = memory;
-    }
+    if (planes > 0)
+        TRY_TO(done, scratch_make(c, planes));
     c->signature = call_signature(c);
     *out = c;
 done:
@@ -157,6 +194,8 @@ static bool orphan_all(struct collective *c)
     struct comm *comm = c->team->comm;
     bool any = orphan(&comm->flying, c);
     any = orphan(&comm->receives, c) || any;
+    for (int side = 0; comm->link != NULL && side < SIDES; side++)
+        any = orphan(&comm->link->side[side].waiting, c) || any;
     for (struct outbox *outbox = comm->outboxes; outbox != NULL; outbox = outbox->next)
         any = orphan(&outbox->waiting, c) || any;
     for (struct outbox *outbox = comm->open; outbox != NULL; outbox = outbox->next_open)
@@ -192,20 +231,31 @@ static void give_up(struct collective *c)
     collective_unlink(c);
 }
 
+static void drop_gate(struct collective *c)
+{
+    struct device_link *link = c->team->comm->link;
+    device_mark_give(link, c->gate);
+    c->gate = NULL;
+    link->gated--;
+}
+
 void collective_destroy(struct collective *c)
 {
     if (c == NULL)
         return;
     struct comm *comm = c->team->comm;
     comm_enter(comm);
+    bool shared = c->running != NULL && c->on_device; /* by queues */
     if (c->running != NULL)
         give_up(c);
     executor_clear(c);
-    const bool shared =
-        orphan_all(c); /* whoever else may touch the scratch planes keeps them until the comm is closed */
+    shared =
+        orphan_all(c) || shared; /* whoever else may touch the scratch planes keeps them until the comm is closed */
+    if (c->gate != NULL)
+        drop_gate(c);
     comm_leave(comm);
     if (!shared)
-        comm_free(comm, c->scratch);
+        scratch_free(c);
     slices_destroy(c->slices[0]);
     slices_destroy(c->slices[1]);
     free(c->table);
@@ -221,9 +271,10 @@ void collective_destroy(struct collective *c)
 static void describe_call(const struct collective *c, char *text, size_t size)
 {
     const char *format = c->coder != NULL ? coder_name(c->coder) : "";
-    snprintf(text, size, "rank %d called %s %s %s of %zu elements in segments of %zu bytes%s%s (call %u of its team)",
+    snprintf(text, size, "rank %d called %s %s %s of %zu elements%s in segments of %zu bytes%s%s (call %u of its team)",
              c->team->ranks[c->team->rank], c->name, reduce_op_name(c->op), dtype_name(c->dtype), c->count,
-             c->team->comm->segment, format[0] != '\0' ? " on the wire as " : "", format, (unsigned)c->epoch);
+             c->on_device ? " in device memory" : "", c->team->comm->segment,
+             format[0] != '\0' ? " on the wire as " : "", format, (unsigned)c->epoch);
 }
 
 enum status collective_dispute(struct comm *comm, const struct collective *c, int peer)
@@ -292,6 +343,17 @@ void collectives_describe(struct comm *comm, struct text *text)
 
 /* ---- start and wait ---- */
 
+/* As far as the comm knows them: others may be either. */
+static enum status check_places(const struct collective *c, const void *input, const void *output)
+{
+    const struct comm *comm = c->team->comm;
+    if (c->on_device && (comm_owns_host(comm, input) || comm_owns_host(comm, output)))
+        return fail(STATUS_USAGE, "%s: a vector in host memory, where device memory was said", c->name);
+    if (!c->on_device && (device_memory_owns(comm->link, input) || device_memory_owns(comm->link, output)))
+        return fail(STATUS_USAGE, "%s: a vector in device memory, which was not said", c->name);
+    return STATUS_OK;
+}
+
 static enum status check_buffers(const struct collective *c, const void *input, const void *output)
 {
     const uintptr_t in = (uintptr_t)input, out = (uintptr_t)output, bytes = c->count * c->size;
@@ -304,7 +366,7 @@ static enum status check_buffers(const struct collective *c, const void *input, 
                     c->size);
     if (in != out && in < out + bytes && out < in + bytes)
         return fail(STATUS_USAGE, "%s: input and output overlap without being equal", c->name);
-    return STATUS_OK;
+    return c->team->comm->link != NULL ? check_places(c, input, output) : STATUS_OK;
 }
 
 static enum status prepare_slices(struct collective *c, bool aliased)
@@ -356,8 +418,10 @@ static enum status start_locked(struct collective *c, const void *input, void *o
     if (team->first != NULL && team->next_epoch - team->first->epoch >= WIRE_EPOCHS)
         return fail(STATUS_USAGE, "%s: %d collectives are under way already: wait for the oldest first", c->name,
                     WIRE_EPOCHS);
+    c->unscaled = input;
     if (collective_scales(c)) {
-        kernel_scale(c->dtype, output, input, mean_scale(c->shape->workers), c->count);
+        if (!c->on_device)
+            kernel_scale(c->dtype, output, input, mean_scale(c->shape->workers), c->count);
         input = output;
     }
     TRY(prepare_slices(c, input == output));
@@ -379,7 +443,9 @@ static enum status start_locked(struct collective *c, const void *input, void *o
     comm->active++;
     comm->moved = true;
     bool moved = false;
-    enum status status = executor_greet(c);
+    enum status status = c->on_device ? executor_device_start(c) : STATUS_OK;
+    if (status >= 0)
+        status = executor_greet(c);
     if (status >= 0)
         status = executor_advance(c, &moved);
     if (status >= 0)

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "comm/device_link.h"
 #include "comm/host.h"
 #include "comm/internal.h"
 #include "comm/job.h"
@@ -19,6 +20,7 @@
 #define DEFAULT_WINDOW 4
 #define DEFAULT_DEADLINE 30.0
 #define LONGEST_WAIT_NS 1000000
+#define DEVICE_WAIT_NS 50000 /* a device's queues wake nobody */
 #define THREAD_SLEEP_NS 20000
 #define THREAD_YIELDS 50 /* empty rounds in which the progress thread only yields */
 #define BATCH 32         /* completions or messages taken at once */
@@ -85,6 +87,8 @@ enum status task_take(struct comm *comm, enum task_kind kind, struct task **out)
     task->collective = NULL;
     task->data = task->buffer = NULL;
     task->flying = task->loose = task->lent = false;
+    task->staging = task->slot = NULL;
+    task->mark = NULL;
     task->transfer.context = task;
     *out = task;
     return STATUS_OK;
@@ -122,6 +126,8 @@ void task_give(struct comm *comm, struct task *task)
         shelve(&comm->landing_spare, &comm->landing_spares, &comm->landing_capacity, task->buffer,
                !landing_shared(comm));
     task->buffer = NULL;
+    if (comm->link != NULL)
+        device_task_release(comm->link, task);
     task_append(&comm->spare, task);
 }
 
@@ -161,7 +167,7 @@ enum status small_take(struct comm *comm, void **buffer)
     return buffer_take(comm->small_spare, &comm->small_spares, comm->small_bytes, buffer);
 }
 
-static void free_tasks(struct task_list *list, bool shared)
+static void free_tasks(struct comm *comm, struct task_list *list, bool shared)
 {
     struct task *task = list->first;
     *list = (struct task_list){.first = NULL};
@@ -169,6 +175,8 @@ static void free_tasks(struct task_list *list, bool shared)
         struct task *next = task->next;
         if (has_small(task) || !shared)
             free(task->buffer);
+        if (comm->link != NULL)
+            device_task_release(comm->link, task);
         free(task);
         task = next;
     }
@@ -549,7 +557,7 @@ static enum status progress_node(struct comm *comm, bool *moved)
     return STATUS_OK;
 }
 
-static enum status progress_once(struct comm *comm, bool *moved)
+static enum status progress_host(struct comm *comm, bool *moved)
 {
     if (comm->node == NULL)
         return progress_transport(comm, moved);
@@ -559,6 +567,17 @@ static enum status progress_once(struct comm *comm, bool *moved)
         return STATUS_OK;
     TRY(executor_land(comm));
     node_kick(comm->node);
+    return STATUS_OK;
+}
+
+static enum status progress_once(struct comm *comm, bool *moved)
+{
+    bool device_moved = false;
+    if (comm->link == NULL)
+        return progress_host(comm, moved);
+    TRY(executor_device_progress(comm, &device_moved));
+    TRY(progress_host(comm, moved));
+    *moved = *moved || device_moved;
     return STATUS_OK;
 }
 
@@ -610,11 +629,12 @@ static enum status idle_check(struct comm *comm, unsigned idle)
 
 enum status comm_idle(struct comm *comm, unsigned idle)
 {
+    const uint64_t ns = comm->link != NULL ? DEVICE_WAIT_NS : LONGEST_WAIT_NS;
     TRY(idle_check(comm, idle));
     if (comm->node != NULL)
-        node_wait(comm->node, LONGEST_WAIT_NS, idle);
+        node_wait(comm->node, ns, idle);
     else
-        comm->transport->ops->wait(comm->transport, LONGEST_WAIT_NS, idle);
+        comm->transport->ops->wait(comm->transport, ns, idle);
     return STATUS_OK;
 }
 
@@ -651,7 +671,7 @@ static void thread_wait(struct comm *comm, unsigned idle)
     const uint64_t ns = THREAD_SLEEP_NS * (uint64_t)(1 + (idle - THREAD_YIELDS) / 16);
     pthread_mutex_unlock(&comm->lock);
     if (asleep)
-        node_sleep(comm->node, LONGEST_WAIT_NS);
+        node_sleep(comm->node, comm->link != NULL ? DEVICE_WAIT_NS : LONGEST_WAIT_NS);
     else if (tired && comm->node == NULL)
         clock_sleep_ns(ns < LONGEST_WAIT_NS / 2 ? ns : LONGEST_WAIT_NS / 2);
     else
@@ -746,6 +766,36 @@ void comm_free(struct comm *comm, void *memory)
     comm_leave(comm);
 }
 
+enum status comm_device_alloc(struct comm *comm, size_t bytes, void **memory)
+{
+    if (comm->link == NULL)
+        return fail(STATUS_USAGE, "comm: memory of a device for a comm that has none");
+    comm_enter(comm);
+    const enum status status = device_memory_alloc(comm->link, bytes, memory);
+    comm_leave(comm);
+    return status;
+}
+
+void comm_device_free(struct comm *comm, void *memory)
+{
+    if (memory == NULL || comm->link == NULL)
+        return;
+    comm_enter(comm);
+    device_memory_free(comm->link, memory);
+    comm_leave(comm);
+}
+
+bool comm_owns_host(const struct comm *comm, const void *memory)
+{
+    const unsigned char *at = memory;
+    struct node_place place;
+    for (const struct plain *p = comm->plains; p != NULL; p = p->next)
+        if (at >= (const unsigned char *)p->memory && at < (const unsigned char *)p->memory + p->bytes)
+            return true;
+    return comm->node != NULL && node_locate(comm->node, memory, 1, &place) && place.arena != 0 &&
+           !device_memory_owns(comm->link, memory);
+}
+
 /* ----------------------------------------------------------------------------------------------------------- open,
  * close */
 
@@ -801,6 +851,8 @@ enum status comm_open(const struct comm_request *request, struct comm **out)
     TRY_TO(done, world_fill(comm));
     for (int i = 0; i < POOL_BUFFERS && comm->node == NULL; i++)
         TRY_TO(done, pool_post(comm));
+    if (request->device != NULL)
+        TRY_TO(done, device_link_open(comm, request->device));
     comm->progressed_ns = clock_ns();
     if (request->progress_thread && comm->transport->size > 1)
         TRY_TO(done, start_thread(comm));
@@ -823,16 +875,20 @@ void comm_close(struct comm *comm)
     }
     const int size = comm->transport->size;
     const bool shared = landing_shared(comm);
+    device_link_release(comm->link);
     comm->transport->ops->close(comm->transport); /* abandons what is flying */
-    free_tasks(&comm->flying, shared);
+    free_tasks(comm, &comm->flying, shared);
     for (int peer = 0; comm->outbox != NULL && peer < size; peer++) {
         if (comm->outbox[peer].open != NULL)
             task_append(&comm->outbox[peer].waiting, comm->outbox[peer].open);
-        free_tasks(&comm->outbox[peer].waiting, shared);
+        free_tasks(comm, &comm->outbox[peer].waiting, shared);
     }
-    free_tasks(&comm->pool, shared);
-    free_tasks(&comm->receives, shared);
-    free_tasks(&comm->spare, shared);
+    free_tasks(comm, &comm->pool, shared);
+    free_tasks(comm, &comm->receives, shared);
+    free_tasks(comm, &comm->spare, shared);
+    for (int side = 0; comm->link != NULL && side < SIDES; side++)
+        free_tasks(comm, &comm->link->side[side].waiting, shared);
+    device_link_close(comm->link);
     while (comm->small_spares > 0)
         free(comm->small_spare[--comm->small_spares]);
     while (comm->landing_spares > 0 && !shared)
@@ -880,6 +936,8 @@ void comm_describe(const struct comm *comm, struct text *text)
 {
     comm->transport->ops->describe(comm->transport, text);
     text_addf(text, ", segment %zu B, window %u", comm->segment, comm->window);
+    if (comm->link != NULL)
+        device_link_describe(comm->link, text);
 }
 
 struct team *comm_world(struct comm *comm)

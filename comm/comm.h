@@ -26,15 +26,19 @@
 struct comm;
 struct team;
 struct collective;
+struct device;
 struct job;
 struct transport;
 
 struct comm_request {
     struct transport *transport; /* taken over: closed by comm_close(), also when comm_open() fails */
     struct job *job;             /* watched while waiting; NULL in tests on loopback                */
-    size_t segment;              /* bytes of a wire segment; 0 = the transport's best, else 256 KiB */
-    unsigned window;             /* receives posted ahead on each (peer, lane); 0 = the transport's best, else 4 */
-    double deadline;             /* seconds of waiting without any progress before it fails; <= 0 = 30 */
+    struct device
+        *device;     /* for vectors in its memory (device.h), must outlive the comm; NULL: none. All workers have one,
+                              or none has; with a job, comm_open() is collective then */
+    size_t segment;  /* bytes of a wire segment; 0 = the transport's best, else 256 KiB */
+    unsigned window; /* receives posted ahead on each (peer, lane); 0 = the transport's best, else 4 */
+    double deadline; /* seconds of waiting without any progress before it fails; <= 0 = 30 */
     bool progress_thread;
     size_t
         scratch; /* bytes of memory that the planes of a schedule may take in a call; 0 = 64 MiB. A vector for which they
@@ -57,6 +61,10 @@ void comm_describe(const struct comm *comm, struct text *text);
 enum status comm_alloc(struct comm *comm, size_t bytes, void **memory) MUST_CHECK;
 void comm_free(struct comm *comm, void *memory); /* accepts NULL; no collective may be using it, here or elsewhere */
 
+/* The same in the memory of the comm's device. Goes with comm_device_free(), or with the comm. STATUS_USAGE: it has none. */
+enum status comm_device_alloc(struct comm *comm, size_t bytes, void **memory) MUST_CHECK;
+void comm_device_free(struct comm *comm, void *memory); /* accepts NULL; as comm_free(); work in queues must be done */
+
 /* All workers. Belongs to the comm. */
 struct team *comm_world(struct comm *comm);
 /* A team of some workers, in the given order; called by those workers only, with the same list, in one order with other
@@ -77,6 +85,9 @@ struct collective_request {
                           smaller by a power of two first (kernels.h), so that it does not overflow where the mean fits;
                           their REDUCE_SUM may: it gives infinity */
     const struct wire_format *wire; /* what travels; copied. NULL: elements as they are. See below */
+    bool
+        on_device; /* its vectors lie in the memory of the comm's device, on all workers: STATUS_USAGE where the comm has
+                       none, STATUS_REFUSED with a wire format other than f16 and bf16. See collective_start() */
 };
 
 /* Wire formats. Every segment is encoded when it leaves and decoded when it arrives; sums are computed in f32. What a
@@ -100,7 +111,8 @@ struct collective_traffic {
     size_t bytes_sent, messages_sent;
     size_t control_messages; /* grants, acknowledgements, hellos: no payload */
     uint64_t started_ns, finished_ns;
-    struct codec_statistics wire; /* what this worker's encoding has done; a value is counted in each encoding of it */
+    struct codec_statistics wire; /* what this worker's encoding has done; a value is counted in each encoding of it;
+                                     zeros for vectors on a device, which nobody looks into */
 };
 
 enum status collective_create(const struct collective_request *request, struct collective **collective) MUST_CHECK;
@@ -109,7 +121,12 @@ void collective_destroy(struct collective *collective);
 
 /* Start. input and output are equal (in place) or don't overlap; both hold count elements aligned to their type, both
  * may be NULL when count is 0. They belong to the collective until it is done, and after a failure to the comm until it
- * is closed. STATUS_USAGE: already under way, bad buffers, or 4096 collectives under way in the team. */
+ * is closed. STATUS_USAGE: already under way, bad buffers, or 4096 collectives under way in the team.
+ *
+ * on_device: it begins when all is done that stands in the device's compute queue by now, which is looked at, so that
+ * other collectives go on meanwhile; to be called by whoever uses that queue. When collective_test() or
+ * collective_wait() says STATUS_OK, the device is done with it, so whatever is put into any queue then sees the
+ * result. */
 enum status collective_start(struct collective *collective, const void *input, void *output) MUST_CHECK;
 /* STATUS_OK when done, STATUS_AGAIN when not; drives progress a little. */
 enum status collective_test(struct collective *collective) MUST_CHECK;

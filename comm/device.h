@@ -72,9 +72,10 @@ struct device_ops {
     void (*event_destroy)(struct device_event *event); /* accepts NULL */
     enum status (*record)(struct device_queue *queue,
                           struct device_event *event); /* happens when all before it is done */
-    enum status (*order)(struct device_queue *queue, struct device_event *event); /* what follows waits for it */
-    enum status (*query)(struct device_event *event);                             /* STATUS_AGAIN: not yet      */
-    enum status (*wait)(struct device_event *event);                              /* blocks the caller          */
+    /* What is put from then on waits for what the event stands for at that time: it may be recorded anew at once. */
+    enum status (*order)(struct device_queue *queue, struct device_event *event);
+    enum status (*query)(struct device_event *event); /* STATUS_AGAIN: not yet      */
+    enum status (*wait)(struct device_event *event);  /* blocks the caller          */
 
     /* --- work --- */
 

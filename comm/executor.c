@@ -21,35 +21,11 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "comm/coder.h"
-#include "comm/internal.h"
+#include "comm/executor_internal.h"
 #include "comm/kernels.h"
-#include "comm/node.h"
 
-#define TERMS 16 /* of one chain of reductions                                            */
 #define CHAIN_BYTES                                                                                                    \
     ((size_t)8192) /* of the range are taken through the whole chain at a time: they stay in the cache */
-
-/* What an offer says besides its header. */
-struct offer {
-    struct node_place place;
-    uint64_t bytes;
-};
-
-/* Reductions that are decided, and complete as far as progression knows, but not yet computed: dst = first (+) term (+)
- * ... in this order; without terms a copy. */
-struct chain {
-    bool open;
-    struct span dst;
-    const unsigned char *first;
-    size_t terms, tasks;
-    struct {
-        const unsigned char *data;
-        double weight;
-        double divisor;
-    } term[TERMS];
-    struct task *task[TERMS + 1]; /* whose data these are */
-};
 
 /* ---- the call's table ---- */
 
@@ -95,14 +71,14 @@ static void table_grow(struct collective *c)
     free(old);
 }
 
-static void table_add(struct collective *c, struct task *task)
+void table_add(struct collective *c, struct task *task)
 {
     table_grow(c);
     table_insert(c, task);
 }
 
 /* Takes the task out; NULL: there is none. */
-static struct task *table_take(struct collective *c, bool sending, int peer, uint16_t lane, uint64_t sequence)
+struct task *table_take(struct collective *c, bool sending, int peer, uint16_t lane, uint64_t sequence)
 {
     struct task **at = &c->table[table_place(c, sending, peer, lane, sequence)];
     for (; *at != NULL; at = &(*at)->link) {
@@ -138,23 +114,6 @@ void executor_clear(struct collective *c)
 
 /* ---- data ---- */
 
-static unsigned char *place(const struct collective *c, const struct span *span)
-{
-    unsigned char *base = span->place == PLACE_SCRATCH ? c->scratch : c->output;
-    return base + span->offset * c->size;
-}
-
-static const unsigned char *place_read(const struct collective *c, const struct span *span)
-{
-    return span->place == PLACE_INPUT ? c->input + span->offset * c->size : place(c, span);
-}
-
-/* What a segment may take on the wire: both ends know it. */
-static size_t most_bytes(const struct collective *c, size_t count)
-{
-    return c->coder != NULL ? coder_bound(c->coder, count) : count * c->size;
-}
-
 static bool overlap(const unsigned char *a, size_t a_bytes, const unsigned char *b, size_t b_bytes)
 {
     return a < b + b_bytes && b < a + a_bytes;
@@ -169,15 +128,15 @@ static void loose_remove(struct comm *comm, struct task *task)
 /* ---- small messages going out ---- */
 
 /* Small enough to be copied on its way. With segments that are all so small, only grants bound what is under way. */
-static bool is_eager(const struct collective *c, size_t bytes)
+bool is_eager(const struct collective *c, size_t bytes)
 {
     const struct comm *comm = c->team->comm;
     const size_t limit = comm->small_bytes - WIRE_HEADER_BYTES;
     return bytes <= limit && comm->segment > limit;
 }
 
-static enum status send_small(struct collective *c, int peer, enum wire_class class, const struct action *action,
-                              const void *payload, size_t bytes)
+enum status send_small(struct collective *c, int peer, enum wire_class class, const struct action *action,
+                       const void *payload, size_t bytes)
 {
     struct wire_header header = {.class = (uint8_t) class,
                                  .team = c->team->id,
@@ -211,7 +170,7 @@ enum status executor_grant(const struct task *task)
 }
 
 /* Its sender may go on with the memory that we have read. */
-static enum status tell_read(struct collective *c, const struct task *task)
+enum status tell_read(struct collective *c, const struct task *task)
 {
     c->traffic.control_messages++;
     return send_small(c, task->peer, WIRE_READ, &task->action, NULL, 0);
@@ -231,7 +190,7 @@ static void chain_compute(const struct collective *c, const struct chain *chain,
     unsigned char *out = place(c, &chain->dst) + begin * c->size;
     const unsigned char *left = chain->first + begin * c->size;
     for (size_t k = 0; k < chain->terms; k++) {
-        const unsigned char *right = chain->term[k].data + begin * c->size;
+        const unsigned char *right = (const unsigned char *)chain->term[k].data + begin * c->size;
         if (c->mixes)
             kernel_axpy(c->dtype, out, left, right, chain->term[k].weight, count);
         else
@@ -245,12 +204,12 @@ static enum status chain_close(struct collective *c, struct chain *chain)
 {
     if (!chain->open)
         return STATUS_OK;
+    if (c->on_device)
+        return device_compute(c, chain);
     const size_t count = chain->dst.count, step = chain->terms > 1 ? CHAIN_BYTES / c->size : count;
     if (count * c->size > CHAIN_BYTES) /* who waits for our words needs not wait for our sums */
         TRY(comm_flush(c->team->comm));
-    if (chain->terms == 0)
-        memcpy(place(c, &chain->dst), chain->first, count * c->size);
-    for (size_t begin = 0; chain->terms > 0 && begin < count; begin += step)
+    for (size_t begin = 0; begin < count; begin += step)
         chain_compute(c, chain, begin, count - begin < step ? count - begin : step);
     chain->open = false;
     enum status status = STATUS_OK;
@@ -284,7 +243,7 @@ static enum status chain_add(struct collective *c, struct chain *chain, const st
                              const unsigned char *data, struct task *task)
 {
     const size_t bytes = action->dst.count * c->size;
-    const bool goes_on = chain->open && chain->terms < TERMS && action->operand.place == action->dst.place &&
+    const bool goes_on = chain->open && chain->terms < DEVICE_TERMS && action->operand.place == action->dst.place &&
                          chain->dst.place == action->dst.place && chain->dst.offset == action->dst.offset &&
                          chain->dst.count == action->dst.count &&
                          (task != NULL || !overlap(data, bytes, place(c, &chain->dst), bytes));
@@ -320,6 +279,8 @@ static enum status do_local(struct collective *c, struct chain *chain, const str
     if (action->op.kind == OP_REDUCE)
         return chain_add(c, chain, action, place_read(c, &action->src), NULL);
     TRY(chain_close(c, chain));
+    if (c->on_device)
+        return device_local(c, action);
     if ((action->op.flags & OP_ROUND_SOURCE) && c->coder != NULL)
         TRY(coder_round(c->coder, (float *)(void *)place(c, &action->dst),
                         (const float *)(const void *)place_read(c, &action->operand), action->dst.offset,
@@ -338,7 +299,7 @@ static enum status do_local(struct collective *c, struct chain *chain, const str
 /* ---- receiving ---- */
 
 /* The data of a reduction are here, in a buffer of ours or for the moment elsewhere. */
-static void reducible(struct collective *c, struct task *task)
+void reducible(struct collective *c, struct task *task)
 {
     slices_complete(c->running, &task->action);
     table_add(c, task);
@@ -353,12 +314,12 @@ static enum status land(struct comm *comm, struct task *task)
     return STATUS_OK;
 }
 
-static bool is_due(const struct collective *c, const struct task *task, size_t bytes)
+bool is_due(const struct collective *c, const struct task *task, size_t bytes)
 {
-    return c->coder != NULL ? bytes <= task->bytes : bytes == task->bytes;
+    return c->coder != NULL && !c->on_device ? bytes <= task->bytes : bytes == task->bytes;
 }
 
-static enum status wrong_length(const struct collective *c, const struct task *task, size_t bytes)
+enum status wrong_length(const struct collective *c, const struct task *task, size_t bytes)
 {
     return fail(STATUS_FORMAT, "%s: a segment of %zu bytes from rank %d where %zu were due", c->name, bytes, task->peer,
                 task->bytes);
@@ -398,6 +359,8 @@ static enum status deliver(struct collective *c, struct task *task, const void *
     struct comm *comm = c->team->comm;
     if (!is_due(c, task, bytes))
         return wrong_length(c, task, bytes);
+    if (c->on_device)
+        return device_deliver(c, task, payload, bytes);
     if (c->coder != NULL)
         return decode(c, task, payload, bytes, false);
     if (task->action.op.kind == OP_RECV) {
@@ -449,9 +412,11 @@ static enum status take_offer(struct collective *c, struct task *task, const voi
     memcpy(&offer, payload, sizeof offer);
     if (!is_due(c, task, (size_t)offer.bytes))
         return wrong_length(c, task, (size_t)offer.bytes);
-    if (offer.place.arena == 0)
+    if (offer.place.arena == 0 && !c->on_device)
         return read_offer(c, task, &offer);
     TRY(node_map(comm->node, task->peer, &offer.place, (size_t)offer.bytes, &data));
+    if (c->on_device)
+        return device_take_offer(c, task, data);
     if (c->coder != NULL)
         return decode(c, task, data, (size_t)offer.bytes, true);
     task->data = data;
@@ -493,6 +458,8 @@ static enum status land_lent(struct collective *c, struct task *task)
 {
     task_remove(&c->lent, task);
     task->lent = false;
+    if (c->on_device)
+        return device_land_lent(c, task);
     TRY(land(c->team->comm, task));
     return tell_read(c, task);
 }
@@ -556,6 +523,10 @@ static enum status offer_over(struct collective *c, struct task *task)
     if (task->kind != TASK_OFFER)
         return fail(STATUS_FORMAT, "%s: rank %d has read what was not offered", c->name, task->peer);
     task_remove(&c->offers, task);
+    if (c->on_device) {
+        device_offer_over(c, task);
+        return STATUS_OK;
+    }
     slices_complete(c->running, &task->action);
     task_give(c->team->comm, task);
     return STATUS_OK;
@@ -576,6 +547,8 @@ static enum status granted(struct collective *c, struct task *task)
 {
     if (task->kind != TASK_SEND)
         return fail(STATUS_FORMAT, "%s: rank %d grants what was granted", c->name, task->peer);
+    if (c->on_device)
+        return device_granted(c, task);
     if (c->coder != NULL && encode(c, task) < 0) {
         task_give(c->team->comm, task);
         return STATUS_NO_MEMORY;
@@ -627,7 +600,7 @@ bool executor_is_ahead(struct comm *comm, const struct wire_header *header)
 
 /* ---- starting ---- */
 
-static enum status new_task(struct collective *c, enum task_kind kind, const struct action *action, struct task **task)
+enum status new_task(struct collective *c, enum task_kind kind, const struct action *action, struct task **task)
 {
     TRY(task_take(c->team->comm, kind, task));
     (*task)->collective = c;
@@ -699,7 +672,7 @@ static enum status start_send(struct collective *c, const struct action *action)
 }
 
 /* Its data may be here already. */
-static enum status start_expecting(struct collective *c, struct task *task)
+enum status start_expecting(struct collective *c, struct task *task)
 {
     struct comm *comm = c->team->comm;
     struct task *early = table_take(c, false, task->peer, task->action.op.lane, task->action.sequence);
@@ -744,7 +717,17 @@ static enum status start_action(struct collective *c, struct chain *chain, const
     if (action->kind == ACTION_LOCAL)
         return do_local(c, chain, action);
     TRY(chain_close(c, chain));
+    if (c->on_device)
+        return action->kind == ACTION_SEND ? device_start_send(c, action) : device_start_post(c, action);
     return action->kind == ACTION_SEND ? start_send(c, action) : start_post(c, action);
+}
+
+/* A device that is behind gets no more to do; what it has, it does by itself. */
+static enum status next_action(struct collective *c, struct action *action)
+{
+    if (c->on_device && device_is_behind(c))
+        return STATUS_AGAIN;
+    return slices_next(c->running, action);
 }
 
 static enum status start_all(struct collective *c, bool *moved)
@@ -752,12 +735,12 @@ static enum status start_all(struct collective *c, bool *moved)
     struct chain chain; /* large: no more of it is set than is used */
     struct action action;
     chain.open = false;
-    enum status status = slices_next(c->running, &action);
+    enum status status = next_action(c, &action);
     while (status == STATUS_OK) {
         *moved = true;
         status = start_action(c, &chain, &action);
         if (status >= 0)
-            status = slices_next(c->running, &action);
+            status = next_action(c, &action);
     }
     if (status >= 0)
         return chain_close(c, &chain);
@@ -765,14 +748,26 @@ static enum status start_all(struct collective *c, bool *moved)
     return status;
 }
 
+/* Nothing is left to be done; STATUS_AGAIN: something is. */
+static enum status is_over(struct collective *c)
+{
+    if (!slices_finished(c->running) || c->hellos > 0 || c->outgoing > 0)
+        return STATUS_AGAIN;
+    return c->on_device ? device_close(c) : STATUS_OK;
+}
+
 enum status executor_advance(struct collective *c, bool *moved)
 {
+    if (c->gate != NULL)
+        return STATUS_OK;
     enum status status = start_all(c, moved);
     if (status >= 0 && c->lent.first != NULL)
         status = land_crossed(c);
+    if (status >= 0)
+        status = is_over(c);
     if (status < 0)
         return fail_context(status, "%s", c->name);
-    if (!slices_finished(c->running) || c->hellos > 0 || c->outgoing > 0)
+    if (status == STATUS_AGAIN)
         return STATUS_OK;
     c->traffic.finished_ns = clock_ns();
     collective_unlink(c);
@@ -805,6 +800,12 @@ enum status executor_task_done(struct comm *comm, struct task *task)
                                         task->transfer.bytes, task->peer, task->bytes);
         task_give(comm, task);
         return status;
+    }
+    if (c->on_device && task->kind == TASK_RECEIVE)
+        return device_received(c, task);
+    if (c->on_device) {
+        device_sent(c, task);
+        return STATUS_OK;
     }
     if (task->kind == TASK_RECEIVE && c->coder != NULL) {
         const enum status status = decode(c, task, task->buffer, task->transfer.bytes, false);

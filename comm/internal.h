@@ -38,6 +38,11 @@ struct task {
     bool lent;     /* `data` is the sender's own memory: to be told when it has been read */
     struct task *next, *previous;
     struct task *link; /* in its collective's table */
+
+    /* vectors on a device (executor_device.c) */
+    struct device_buffer *staging, *slot; /* owned: host memory on its way, device memory                     */
+    struct device_mark *mark;             /* owned: what it waits for, or that after which its slot is filled */
+    uint8_t step;                         /* enum device_step: how it goes on                                 */
 };
 
 struct task_list {
@@ -89,10 +94,13 @@ struct team {
 #define TEAM_IDS 256                    /* 0 is the world's */
 #define TEAM_ID_BYTES (TEAM_IDS / 8)
 
+struct device_link;
+
 struct comm {
     struct transport *transport;
     struct node *node; /* the transport's; NULL: none. With it the transport itself is left alone          */
     struct job *job;
+    struct device_link *link; /* to the device; NULL: none                                                         */
     size_t segment;
     unsigned window;
     double deadline;
@@ -149,6 +157,7 @@ struct collective {
     enum dtype dtype;
     enum reduce_op op;
     bool mixes;
+    bool on_device;           /* where its vectors lie                                              */
     struct coder *coder;      /* of its wire format; NULL: elements travel as they are  */
     struct slices *slices[2]; /* [0] out of place, [1] in place; made when first needed           */
     struct slices *running;   /* NULL: not under way                                              */
@@ -165,6 +174,9 @@ struct collective {
     size_t outgoing;         /* small messages not yet out: the call lasts until they are                    */
     int hellos;              /* awaited and not yet come                                                     */
     struct collective_traffic traffic;
+    struct device_mark *gate;           /* on_device: its vectors are still being computed; NULL: they are there  */
+    const unsigned char *unscaled;      /* on_device: what is still to be made smaller, see collective_scales()   */
+    bool closing;                       /* on_device: only the queues have still something to do                  */
     struct collective *next, *previous; /* under way in the team                                          */
 };
 
@@ -185,6 +197,8 @@ enum status comm_send_small(struct comm *comm, struct collective *collective, in
 enum status comm_flush(struct comm *comm) MUST_CHECK;
 enum status early_add(struct early **list, const struct wire_header *header, const void *payload) MUST_CHECK;
 void early_free(struct early **list);
+bool comm_owns_host(const struct comm *comm,
+                    const void *memory); /* comm_alloc() gave it; only where there is a device */
 /* One round of progress; *moved tells whether anything happened. */
 enum status comm_progress(struct comm *comm, bool *moved) MUST_CHECK;
 void comm_enter(struct comm *comm); /* take the lock ahead of the progress thread */
@@ -224,5 +238,11 @@ enum status executor_grant(const struct task *task) MUST_CHECK; /* the receive i
 enum status executor_task_done(struct comm *comm, struct task *task) MUST_CHECK; /* RECEIVE or SEND; gives it back */
 enum status executor_greet(struct collective *c) MUST_CHECK; /* hellos                                          */
 void executor_clear(struct collective *c);                   /* gives back all tasks that wait                  */
+
+/* --- executor_device.c; the lock is held --- */
+/* Vectors in the memory of the comm's device: what a schedule asks for goes into its queues. */
+enum status executor_device_start(struct collective *c) MUST_CHECK; /* its vectors may still be computed             */
+/* Whatever the queues have done goes on. Only where there is a device. */
+enum status executor_device_progress(struct comm *comm, bool *moved) MUST_CHECK;
 
 #endif

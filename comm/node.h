@@ -20,6 +20,8 @@
 
 #include "base/status.h"
 
+struct device;
+struct device_export;
 struct node;
 
 #define NODE_HEADER_BYTES 32         /* of a message, besides its payload                           */
@@ -81,11 +83,30 @@ struct node_place {
     uint64_t offset;
 };
 
+enum arena_kind {
+    ARENA_HOST,
+    ARENA_STAGING, /* host memory that devices copy from and to: registered with them where it is mapped */
+    ARENA_DEVICE   /* a device's memory, which neighbours import                                         */
+};
+
 /* `bytes` at a page's boundary, zeroed. STATUS_AGAIN: there are as many arenas as the table holds. STATUS_NO_MEMORY: the
  * memory is not there; says what is needed, by the neighbours as well if they take as much, and what is available. Free
  * with node_free(): false when it is no arena. */
 enum status node_alloc(struct node *node, size_t bytes, void **memory) MUST_CHECK;
 bool node_free(struct node *node, void *memory);
+enum status node_alloc_staging(struct node *node, size_t bytes, void **memory) MUST_CHECK; /* ARENA_STAGING */
+
+/* --- memory of a device --- */
+
+void node_use_device(struct node *node, struct device *device); /* before all that follows */
+/* Neighbours may import `memory`: `bytes` that the device's alloc() gave, as `card` says. STATUS_AGAIN as above. */
+enum status node_show(struct node *node, void *memory, size_t bytes, const struct device_export *card) MUST_CHECK;
+/* They no longer may. True: some still have it imported, so that it can't be freed yet: `*place` is for node_imports(). */
+bool node_hide(struct node *node, void *memory, int *place);
+/* How many neighbours have what was last shown at that place. A place that is not empty is not used again. */
+unsigned node_imports(const struct node *node, int place);
+/* Give back what is imported and no longer shown; `all`: everything. */
+void node_release_imports(struct node *node, bool all);
 
 /* False: it lies in no arena and may not be read otherwise: it must be copied to where it can. */
 bool node_locate(const struct node *node, const void *data, size_t bytes, struct node_place *place);

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "comm/device.h"
 #include "comm/node.h"
 
 #define LINE 64
@@ -38,11 +39,15 @@ struct ring {
     _Alignas(LINE) unsigned char payload[];
 };
 
-/* An arena as its owner shows it: serial 0 = none. */
+/* An arena as its owner shows it: serial 0 = none. What `serial` says to be there stood there before it. */
 struct shown_arena {
     _Atomic uint32_t serial;
+    _Atomic uint32_t kind; /* enum arena_kind */
     _Atomic int32_t fd;
+    _Atomic uint32_t imports; /* of a device's memory: neighbours that have it imported */
     _Atomic uint64_t bytes;
+    _Atomic uint64_t address; /* likewise: for workers of the same process              */
+    struct device_export card;
 };
 
 /* The first pages of a block; the rings of the senders follow, each `stride` bytes. */
@@ -59,6 +64,7 @@ struct arena {
     size_t bytes;
     uint32_t serial;
     int fd;
+    enum arena_kind kind;
 };
 
 /* A neighbour's arena, mapped. */
@@ -66,6 +72,8 @@ struct foreign_arena {
     unsigned char *memory;
     size_t bytes;
     uint32_t serial;
+    bool mapped, imported; /* neither: memory of our own process */
+    bool registered;       /* with our device                    */
 };
 
 struct neighbour {
@@ -95,6 +103,7 @@ struct node {
     int *held, helds;            /* rings with polled and not yet released messages                    */
     struct arena arena[NODE_ARENAS];
     uint32_t serials;
+    struct device *device; /* NULL: none */
 };
 
 /* A neighbour's memory file, to be mapped and closed. STATUS_UNAVAILABLE: not to be had, or not as large as said. */
