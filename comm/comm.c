@@ -23,6 +23,7 @@
 #define DEVICE_WAIT_NS 50000 /* a device's queues wake nobody */
 #define THREAD_SLEEP_NS 20000
 #define THREAD_YIELDS 50 /* empty rounds in which the progress thread only yields */
+#define SMALL_LEAST 512  /* bytes of a small message's buffer */
 #define BATCH 32         /* completions or messages taken at once */
 #define NODE_EAGER 8192  /* bytes that are copied through the rings of a node; what is longer is read in place */
 
@@ -813,6 +814,15 @@ static enum status world_fill(struct comm *comm)
     return STATUS_OK;
 }
 
+/* Most of a small message. Below the segment, so that what is long waits for grants, and what is short for none. */
+static size_t eager_bytes(const struct comm *comm)
+{
+    size_t most = comm->transport->eager_limit;
+    if (most >= WIRE_HEADER_BYTES + comm->segment)
+        most = WIRE_HEADER_BYTES + comm->segment / 2;
+    return most > SMALL_LEAST ? most : SMALL_LEAST;
+}
+
 static enum status start_thread(struct comm *comm)
 {
     comm->has_thread = true;
@@ -841,9 +851,7 @@ enum status comm_open(const struct comm_request *request, struct comm **out)
     comm->scratch = request->scratch > 0 ? request->scratch : COMM_SCRATCH;
     comm->deadline = request->deadline > 0 ? request->deadline : DEFAULT_DEADLINE;
     comm->node = request->transport->node;
-    comm->small_bytes = request->transport->eager_limit > 512 ? request->transport->eager_limit : 512;
-    if (comm->node != NULL)
-        comm->small_bytes = WIRE_HEADER_BYTES + NODE_EAGER;
+    comm->small_bytes = comm->node != NULL ? WIRE_HEADER_BYTES + NODE_EAGER : eager_bytes(comm);
     pthread_mutex_init(&comm->lock, NULL);
     pthread_cond_init(&comm->work, NULL);
     if (comm->window > 64 || comm->segment < 8)

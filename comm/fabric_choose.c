@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "comm/fabric_internal.h"
 #include "comm/job.h"
+#include "comm/wire.h"
 
 #define SHM_WORKERS 256                       /* the provider's limit (SMR_MAX_PEERS) */
 #define SHM_WORKER_BYTES ((uint64_t)18 << 20) /* of /dev/shm for one worker: its queues and buffers, with a margin */
@@ -16,10 +17,13 @@
 #define IP_SEGMENT ((size_t)1 << 20)
 #define IP_WINDOW 8
 
+/* A grant costs a round trip, and both ends wake up for it: more than to copy so many bytes, between any number of workers. */
+#define NET_EAGER (((size_t)64 << 10) + WIRE_HEADER_BYTES)
+
 static const struct fabric_choice choices[] = {
     {"shm", "shm", FAMILY_SHARED_MEMORY, 4096, 0, 0},
     {"tcp", "tcp;ofi_rxm", FAMILY_IP, 8192, IP_SEGMENT, IP_WINDOW},
-    {"net", "net", FAMILY_IP, 8192, IP_SEGMENT, IP_WINDOW},
+    {"net", "net", FAMILY_IP, NET_EAGER, IP_SEGMENT, IP_WINDOW},
     {"verbs", "verbs;ofi_rxm", FAMILY_DEVICE, 8192, 0, 0},
     {"efa", "efa", FAMILY_DEVICE, 8192, 0, 0},
 };
@@ -153,7 +157,9 @@ enum status fabric_choose(const struct fabric_request *request, struct fabric_ch
         return shm_possible(survey, job_size(request->job));
     if (automatic && shm_possible(survey, job_size(request->job)) == STATUS_OK)
         *choice = *CHOICE_SHM;
-    else if (tcp && survey->all_net)
+    else if (tcp && survey->all_net) {
         choice->provider = CHOICE_NET->provider;
+        choice->eager_limit = CHOICE_NET->eager_limit;
+    }
     return STATUS_OK;
 }
