@@ -79,7 +79,7 @@ static enum status call(struct subject *s, bool in_place)
     return STATUS_OK;
 }
 
-static enum status back_to_back(struct subject *s, bool in_place, double *time_s)
+static enum status back_to_back(struct subject *s, bool in_place, struct bench_half *half)
 {
     double mine = 0, all[WORKERS_MOST], sum = 0;
     struct job *job = s->worker->job;
@@ -89,9 +89,13 @@ static enum status back_to_back(struct subject *s, bool in_place, double *time_s
         TRY(call(s, in_place));
     mine = (clock_seconds() - begin) / s->settings->iterations / (double)s->period;
     TRY(job_allgather(job, &mine, sizeof mine, all));
-    for (int r = 0; r < job_size(job); r++)
+    half->least_s = half->most_s = mine;
+    for (int r = 0; r < job_size(job); r++) {
         sum += all[r];
-    *time_s = sum / job_size(job);
+        half->least_s = fmin(half->least_s, all[r]);
+        half->most_s = fmax(half->most_s, all[r]);
+    }
+    half->time_s = sum / job_size(job);
     return STATUS_OK;
 }
 
@@ -147,7 +151,7 @@ static enum status measure_half(struct subject *s, bool in_place, struct bench_h
     bench_fill(&s->data, s->output, s->count);
     for (int i = 0; i < s->settings->warmup; i++)
         TRY(call(s, in_place));
-    TRY(back_to_back(s, in_place, &half->time_s));
+    TRY(back_to_back(s, in_place, half));
     return single_calls(s, in_place, half);
 }
 

@@ -34,6 +34,7 @@ enum bench_answer { BENCH_NOT_ASKED, BENCH_NO, BENCH_YES };
 struct bench_half {
     bool measured;
     double time_s;                   /* back-to-back calls, mean over calls and workers           */
+    double least_s, most_s;          /* means over calls of the quickest and of the slowest worker */
     double p50_s, p99_s;             /* second pass: each call of the slowest worker              */
     double wrong;                    /* elements that are wrong, all workers; NAN: not checked    */
     enum bench_answer equal_bits;    /* after a call on random numbers, on all workers */

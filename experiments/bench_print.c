@@ -75,7 +75,8 @@ void bench_print_spec(const struct bench_settings *settings, const char *name, c
     printf("# OSU MPI Allreduce Latency Test v7.x (format)\n# Datatype: %s.\n", dtype_name(settings->dtype));
     printf("%-10s%18s", "# Size", "Avg Latency(us)");
     if (settings->extended)
-        printf("%18s%18s", "P50 Latency(us)", "P99 Latency(us)");
+        printf("%18s%18s%12s%18s%18s", "Min Latency(us)", "Max Latency(us)", "Iterations", "P50 Latency(us)",
+               "P99 Latency(us)");
     printf("%s\n", settings->check ? "        Validation" : "");
 }
 
@@ -162,7 +163,8 @@ static void osu_row(const struct bench_row *row)
     const struct bench_half *half = row->half[0].measured ? &row->half[0] : &row->half[1];
     printf("%-10zu%18.2f", row->bytes, half->time_s * 1e6);
     if (row->settings->extended)
-        printf("%18.2f%18.2f", half->p50_s * 1e6, half->p99_s * 1e6);
+        printf("%18.2f%18.2f%12d%18.2f%18.2f", half->least_s * 1e6, half->most_s * 1e6, row->settings->iterations,
+               half->p50_s * 1e6, half->p99_s * 1e6);
     if (row->settings->check)
         printf("%18s", !isfinite(half->wrong) ? "-" : half->wrong == 0 ? "Pass" : "Fail");
     putchar('\n');

@@ -37,7 +37,7 @@ static const struct option options_table[] = {
      .min = 2,
      .max = 1 << 20,
      .help = "from one size to the next"},
-    {.key = "sizes", .type = OPTION_STRING, .help = "8..64M[:x2] = -b 8 -e 64M -f 2"},
+    {.key = "sizes", .type = OPTION_STRING, .help = "8..64M[:x2] = -b 8 -e 64M -f 2; 8 alone: this size"},
     {.key = "iters",
      .type = OPTION_INT,
      .default_text = "20",
@@ -52,11 +52,16 @@ static const struct option options_table[] = {
      .max = 1e9,
      .help = "calls before"},
     {.key = "dtype",
-     .type = OPTION_CHOICE,
+     .letter = 'd',
+     .type = OPTION_STRING,
      .default_text = "f32",
-     .choices = "f32|f64|i32|i64|f16|bf16",
-     .help = "element type"},
-    {.key = "op", .type = OPTION_CHOICE, .default_text = "sum", .choices = "sum|min|max|avg", .help = "reduction"},
+     .help = "element type: f32, f64, i32, i64, f16, bf16, or float, double, int32, int64, half, bfloat16"},
+    {.key = "op",
+     .letter = 'o',
+     .type = OPTION_CHOICE,
+     .default_text = "sum",
+     .choices = "sum|min|max|avg",
+     .help = "reduction"},
     {.key = "wire",
      .type = OPTION_STRING,
      .help = "what travels (chorale list): f16, top-k:ratio=0.01 (default: elements as they are)"},
@@ -66,6 +71,7 @@ static const struct option options_table[] = {
      .choices = "both|only|no",
      .help = "which are measured"},
     {.key = "check",
+     .letter = 'c',
      .type = OPTION_FLAG,
      .help = "compare every element with the exact result (op=sum: of sum and of avg), and all workers' bits"},
     {.key = "format",
@@ -79,11 +85,31 @@ static const struct option options_table[] = {
      .choices = "yes|no",
      .help = "csv: the line of column names"},
     {.key = "json", .type = OPTION_FLAG, .help = "the same as --format=json"},
-    {.key = "extended", .type = OPTION_FLAG, .help = "p50, p99, wire bytes, messages, prediction, equal bits, too"},
+    {.key = "extended",
+     .type = OPTION_FLAG,
+     .help = "p50, p99, wire bytes, messages, prediction, equal bits, too; osu: the columns of its -f"},
     {.key = "platform", .type = OPTION_STRING, .help = "platform file for predictions (chorale calibrate)"},
     {.key = "rows", .type = OPTION_STRING, .help = "JSON rows to this file instead of stdout"},
     WORKER_OPTIONS,
     {.key = NULL},
+};
+
+/* What nccl-tests and OSU's benchmarks call otherwise, or have and we don't. */
+static const struct foreign {
+    const char *words, *ours;
+} foreign[] = {
+    {" --minbytes ", "the smallest vector is -b"},
+    {" --maxbytes ", "the largest vector is -e"},
+    {" -i --stepbytes ", "sizes grow by a factor, -f, not by a step; calls timed are --iters=N"},
+    {" --stepfactor ", "from one size to the next is -f, a factor"},
+    {" --iterations ", "calls timed are --iters=N"},
+    {" -x --skip --warmup_iters ", "calls before are -w, --warmup=N"},
+    {" -m --message-size ", "sizes are --sizes=FROM..TO"},
+    {" --datatype -T ", "the element type is -d, --dtype"},
+    {" -g --ngpus -t --nthreads ", "each worker is a process of its own: how many is -n"},
+    {" -z --blocking ", "every call is waited for: leave it out"},
+    {" --full ", "all columns are --extended"},
+    {" --validation ", "it is -c, --check"},
 };
 
 struct plan {
@@ -99,6 +125,28 @@ struct plan {
 };
 
 /* ---- options ---- */
+
+/* "-i" of "-i100", "--skip" of "--skip=5". */
+static void option_word(const char *argument, char word[32])
+{
+    const size_t length = argument[0] == '-' && argument[1] != '-' ? 2 : strcspn(argument, "=");
+    snprintf(word, 32, " %.*s ", (int)(length < 28 ? length : 28), argument);
+}
+
+static enum status refuse_foreign(int argc, char **argv)
+{
+    char word[32];
+    for (int i = 1; i < argc; i++) {
+        option_word(argv[i], word);
+        for (size_t k = 0; argv[i][0] == '-' && k < sizeof foreign / sizeof *foreign; k++)
+            if (strstr(foreign[k].words, word) != NULL)
+                return fail(STATUS_USAGE, "bench:%snot here: %s", word, foreign[k].ours);
+        if (strcmp(word, " -c ") == 0 && i + 1 < argc && strspn(argv[i + 1], "0123456789") > 0)
+            return fail(STATUS_USAGE, "bench: -c %s: -c, --check, takes no number: it compares every element",
+                        argv[i + 1]);
+    }
+    return STATUS_OK;
+}
 
 static enum bench_format format_of(const struct option_values *options)
 {
@@ -377,10 +425,13 @@ int cmd_bench(int argc, char **argv)
 {
     struct option_values options;
     int exit_code = 0;
+    enum status status = refuse_foreign(argc, argv);
+    if (status < 0)
+        return program_error(status);
     if (!program_options(head, options_table, argc, argv, &options, &exit_code))
         return exit_code;
     struct plan plan = {.options = &options};
-    const enum status status = read_plan(&plan);
+    status = read_plan(&plan);
     if (status < 0)
         exit_code = program_error(status);
     else

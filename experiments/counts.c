@@ -66,15 +66,16 @@ static enum status read_sizes(char *text, size_t *begin, size_t *end, size_t *fa
 {
     long long times = 2;
     char *colon = strchr(text, ':'), *dots = strstr(text, "..");
-    if (dots == NULL)
+    if (dots == NULL && colon != NULL)
         return STATUS_USAGE;
-    *dots = '\0';
+    if (dots != NULL)
+        *dots = '\0';
     if (colon != NULL) {
         *colon = '\0';
         if (colon[1] != 'x' || parse_int(colon + 2, &times) < 0 || times < 2)
             return STATUS_USAGE;
     }
-    if (parse_size(text, begin) < 0 || parse_size(dots + 2, end) < 0 || *end < *begin)
+    if (parse_size(text, begin) < 0 || parse_size(dots != NULL ? dots + 2 : text, end) < 0 || *end < *begin)
         return STATUS_USAGE;
     *factor = (size_t)times;
     return STATUS_OK;
@@ -86,6 +87,7 @@ enum status sizes_parse(const char *text, size_t *begin, size_t *end, size_t *fa
     TRY(memory_string(&copy, text));
     enum status status = read_sizes(copy, begin, end, factor);
     free(copy);
-    return status < 0 ? fail(STATUS_USAGE, "--sizes=%s: from..to[:xFACTOR], as in 8..64M or 1K..1M:x4", text)
-                      : STATUS_OK;
+    return status < 0
+               ? fail(STATUS_USAGE, "--sizes=%s: one size or from..to[:xFACTOR], as in 8..64M or 1K..1M:x4", text)
+               : STATUS_OK;
 }

@@ -598,6 +598,30 @@ Test(bench, osu_columns_are_size_latency_and_validation)
     outcome_release(&outcome);
 }
 
+/* Size, mean, least, most, calls, two percentiles: of the workers' means, and of single calls. */
+static void expect_osu_full_row(char *line, const void *context)
+{
+    char *tokens[TOKENS_MOST];
+    (void)context;
+    cr_assert_eq(tokens_of(line, tokens), 7);
+    cr_expect_str_eq(tokens[0], "1024");
+    cr_expect_str_eq(tokens[4], "3");
+    cr_expect_leq(strtod(tokens[2], NULL), strtod(tokens[1], NULL));
+    cr_expect_geq(strtod(tokens[3], NULL), strtod(tokens[1], NULL));
+    cr_expect_leq(strtod(tokens[5], NULL), strtod(tokens[6], NULL));
+}
+
+Test(bench, osu_has_least_most_and_calls_when_extended)
+{
+    struct outcome outcome;
+    size_t comments = 0;
+    program_run("bench -n 3 --sizes=1K --iters=3 -w 0 -d float --format=osu --extended", &outcome);
+    cr_assert_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect(contains(outcome.out, "Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations"));
+    cr_expect_eq(each_line(outcome.out, &comments, expect_osu_full_row, NULL), 1);
+    outcome_release(&outcome);
+}
+
 /* The fields of one line of CSV, quotes taken off. */
 static size_t csv_fields(char *line, char **fields)
 {

@@ -60,7 +60,7 @@ Test(usage, options)
     REFUSED("bench -n 2 ring", 2, "\"ring\"");
     REFUSED("bench --iters=0", 2, "--iters=0", "from 1");
     REFUSED("bench --iters=3x", 2, "--iters=3x", "whole number");
-    REFUSED("bench --dtype=f33", 2, "--dtype=f33", "did you mean f32?");
+    REFUSED("bench --dtype=f33", 2, "element type f33", "did you mean f32?");
     REFUSED("bench --op=mean", 2, "--op=mean", "avg");
     REFUSED("bench --format=xml", 2, "--format=xml", "nccl");
     REFUSED("bench --transport=smh", 2, "--transport=smh", "did you mean shm?");
@@ -73,10 +73,26 @@ Test(usage, options)
     REFUSED("calibrate", 2, "--bench=FILE");
 }
 
+/* Words of nccl-tests and OSU's benchmarks that mean something else here, or nothing. */
+Test(usage, words_of_other_benchmarks)
+{
+    REFUSED("bench -b 8 -i 100", 2, "-i", "--iters=N", "-f");
+    REFUSED("bench -i100", 2, "-i", "--iters=N");
+    REFUSED("bench -x 10", 2, "-x", "--warmup=N");
+    REFUSED("bench -m 8:64", 2, "-m", "--sizes=");
+    REFUSED("bench -g 2", 2, "-g", "-n");
+    REFUSED("bench -z 0", 2, "-z", "leave it out");
+    REFUSED("bench -c 1", 2, "-c 1", "--check");
+    REFUSED("bench --minbytes=8", 2, "--minbytes", "-b");
+    REFUSED("bench --full", 2, "--full", "--extended");
+    REFUSED("bench -d cuda", 2, "element type cuda", "float");
+}
+
 Test(usage, counts_and_sizes)
 {
     static const char *const counts[] = {"0", "x", "2,", ",2", "2,,3", "3..2", "5000", "-1", "2..", "1.5", "''"};
-    static const char *const sizes[] = {"64..8", "8", "8..64:2", "8..64:x1", "8..64:x", "..64", "8..", "a..b", "8..9Q"};
+    static const char *const sizes[] = {"64..8",   "8:x2", "",    "8..64:2", "8..64:x1",
+                                        "8..64:x", "..64", "8..", "a..b",    "8..9Q"};
     char words[100];
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         (void)snprintf(words, sizeof words, "bench --workers=%s", counts[i]);
