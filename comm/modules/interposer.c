@@ -1,5 +1,6 @@
 /* interposer.c - our algorithms under the MPI_Allreduce of a program that knows nothing of them. A library of its own,
- * libchorale-mpi-STEM.so for each MPI that is installed, to be named in LD_PRELOAD:
+ * libchorale-mpi-STEM.so for each MPI that is installed, to be named in LD_PRELOAD (or libchorale-mpi.so, which loads the
+ * right one: interposer_pick.c):
  *
  *   CHORALE_ALLREDUCE  spec of an exact schedule; must be set
  *   CHORALE_TRANSPORT  as --transport; auto without

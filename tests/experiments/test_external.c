@@ -96,19 +96,25 @@ static void a_count_that_disagrees(const char *mpi)
 
 /* ---- ours under MPI_Allreduce ---- */
 
-/* `settings`: CHORALE_... as a shell sets them. */
-static void run_under(const char *mpi, int workers, const char *settings, const char *words, struct outcome *outcome)
+/* `library`: preloaded; `settings`: CHORALE_... as a shell sets them. */
+static void run_preloaded(const char *library, const char *mpi, int workers, const char *settings, const char *words,
+                          struct outcome *outcome)
 {
     char script[4096];
     struct program program;
     snprintf(script, sizeof script,
-             SAME_SHELL
-             "mpi %s %d env LD_PRELOAD=\"$(dirname \"$CHORALE\")/libchorale-mpi-%s.so\" %s \"" CHORALE_WORKERS
-             "/mpi_program_%s\" %s",
-             mpi, workers, mpi, settings, mpi, words);
+             SAME_SHELL "mpi %s %d env LD_PRELOAD=%s %s \"" CHORALE_WORKERS "/mpi_program_%s\" %s", mpi, workers,
+             library, settings, mpi, words);
     program_start_script(&program, script);
     program_wait(&program, 300, outcome);
     cr_assert(!outcome->timed_out, "%s: %s", script, outcome->err);
+}
+
+static void run_under(const char *mpi, int workers, const char *settings, const char *words, struct outcome *outcome)
+{
+    char library[256];
+    snprintf(library, sizeof library, "\"$(dirname \"$CHORALE\")/libchorale-mpi-%s.so\"", mpi);
+    run_preloaded(library, mpi, workers, settings, words, outcome);
 }
 
 static bool has_interposer(const char *mpi)
@@ -185,6 +191,53 @@ static void a_death_under_a_program(const char *mpi)
     cr_expect_neq(outcome.exit_code, 0);
     cr_expect(!contains(outcome.out, "calls "), "%s", outcome.out);
     outcome_release(&outcome);
+}
+
+/* Under its plain name it finds out itself which MPI that is. */
+static void picked_under_a_program(const char *mpi)
+{
+    struct outcome outcome;
+    if (!has_interposer(mpi))
+        cr_skip_test("mpiexec.%s or what is built for it is not here", mpi);
+    run_preloaded("\"$(dirname \"$CHORALE\")/libchorale-mpi.so\"", mpi, 2,
+                  "CHORALE_ALLREDUCE=rhd CHORALE_TRANSPORT=shm", "", &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s%s", outcome.out, outcome.err);
+    cr_expect(contains(outcome.out, "calls ") && !contains(outcome.out, "WRONG"), "%s", outcome.out);
+    cr_expect(contains(outcome.err, " by recursive-halving-doubling over shm, "), "%s", outcome.err);
+    outcome_release(&outcome);
+    run_preloaded("\"$(dirname \"$CHORALE\")/libchorale-mpi.so\"", mpi, 2, "CHORALE_ALLREDUCE=rong", "", &outcome);
+    cr_expect_neq(outcome.exit_code, 0);
+    cr_expect(contains(outcome.err, "unknown algorithm rong"), "%s", outcome.err);
+    outcome_release(&outcome);
+}
+
+/* A copy that has no interposer beside it. */
+static void nothing_to_pick(const char *mpi)
+{
+    struct outcome outcome;
+    if (!has_interposer(mpi))
+        cr_skip_test("mpiexec.%s or what is built for it is not here", mpi);
+    run_preloaded("$(cp \"$(dirname \"$CHORALE\")/libchorale-mpi.so\" . && echo \"$PWD/libchorale-mpi.so\")", mpi, 1,
+                  "CHORALE_ALLREDUCE=ring", "", &outcome);
+    cr_expect_neq(outcome.exit_code, 0);
+    cr_expect(contains(outcome.err, "libchorale-mpi.so: for ") && contains(outcome.err, "cannot open"), "%s",
+              outcome.err);
+    outcome_release(&outcome);
+}
+
+Test(external, picked_under_a_program_openmpi)
+{
+    picked_under_a_program("openmpi");
+}
+
+Test(external, picked_under_a_program_mpich)
+{
+    picked_under_a_program("mpich");
+}
+
+Test(external, nothing_to_pick)
+{
+    nothing_to_pick("openmpi");
 }
 
 Test(external, under_a_program_openmpi)
