@@ -398,7 +398,13 @@ static enum status join_stored(const struct joining *joining, const struct origi
 enum status join_hosted(const struct origin *origin, const struct job_options *options, double deadline,
                         const char *host_name, struct joined *joined)
 {
-    const struct joining joining = {.options = options, .deadline = deadline, .host_name = host_name, .joined = joined};
+    struct host_identity identity;
+    host_identify(&identity);
+    const struct joining joining = {.options = options,
+                                    .deadline = deadline,
+                                    .host_name = host_name,
+                                    .process = {.pid = (uint32_t)getpid(), .memory = identity.memory},
+                                    .joined = joined};
     *joined = (struct joined){.rank = 0};
     const enum status status =
         origin->kind == ORIGIN_ADDRESS ? join_known(&joining, origin) : join_stored(&joining, origin);

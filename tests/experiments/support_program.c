@@ -155,33 +155,74 @@ double processes_gone_after(const struct process *processes, int count, double l
     return clock_seconds() - start;
 }
 
-/* The rank that a launcher of ours gave it; -1: not (yet) a worker. */
-static int rank_of(long pid)
+/* The value of a variable in the environment that the process began with; NULL: not set, or no such process. */
+static const char *variable_of(long pid, const char *name)
 {
     static char environment[1 << 17];
     char path[64];
-    size_t length = 0;
-    int rank = -1;
-    bool control = false;
+    size_t length = 0, name_length = strlen(name);
     (void)snprintf(path, sizeof path, "/proc/%ld/environ", pid);
     if (!read_start(path, environment, sizeof environment, &length))
-        return -1;
-    for (const char *word = environment; word < environment + length; word += strlen(word) + 1) {
-        if (strncmp(word, "RANK=", 5) == 0)
-            rank = (int)strtol(word + 5, NULL, 10);
-        control = control || strncmp(word, "CHORALE_CONTROL=", 16) == 0;
-    }
-    return control ? rank : -1;
+        return NULL;
+    for (const char *word = environment; word < environment + length; word += strlen(word) + 1)
+        if (strncmp(word, name, name_length) == 0 && word[name_length] == '=')
+            return word + name_length + 1;
+    return NULL;
 }
 
-bool program_workers(const struct program *program, struct process *workers, int count)
+/* The rank that a launcher of ours gave it; -1: not (yet) a worker. */
+static int rank_of(long pid)
+{
+    if (variable_of(pid, "CHORALE_CONTROL") == NULL)
+        return -1;
+    const char *rank = variable_of(pid, "RANK");
+    return rank != NULL ? (int)strtol(rank, NULL, 10) : -1;
+}
+
+/* The rank that another launcher gave it, if it is our program. */
+static int foreign_rank_of(long pid)
+{
+    static const char *const names[] = {"RANK", "PMIX_RANK", "PMI_RANK"};
+    char path[64], program[4096];
+    (void)snprintf(path, sizeof path, "/proc/%ld/exe", pid);
+    const ssize_t length = readlink(path, program, sizeof program - 1);
+    program[length > 0 ? length : 0] = '\0';
+    if (strcmp(program, CHORALE_PROGRAM) != 0)
+        return -1;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *rank = variable_of(pid, names[i]);
+        if (rank != NULL)
+            return (int)strtol(rank, NULL, 10);
+    }
+    return -1;
+}
+
+static bool descends(const struct process *all, int count, const struct process *process, long ancestor)
+{
+    long parent = process->parent;
+    for (int turn = 0; turn < count && parent > 1; turn++) {
+        if (parent == ancestor)
+            return true;
+        long next = 0;
+        for (int i = 0; i < count && next == 0; i++)
+            next = all[i].pid == parent ? all[i].parent : 0;
+        parent = next;
+    }
+    return false;
+}
+
+static bool find_workers(const struct program *program, struct process *workers, int count, bool foreign)
 {
     static struct process all[PROCESSES_MOST];
     struct process launcher;
     for (uint64_t deadline = deadline_after(30); !deadline_passed(deadline); clock_sleep_ns(2000000)) {
         int processes = processes_read(all), found = 0;
         for (int i = 0; i < processes; i++) {
-            int rank = all[i].parent == (long)program->pid ? rank_of(all[i].pid) : -1;
+            int rank = -1;
+            if (foreign && descends(all, processes, &all[i], (long)program->pid))
+                rank = foreign_rank_of(all[i].pid);
+            else if (!foreign && all[i].parent == (long)program->pid)
+                rank = rank_of(all[i].pid);
             if (rank < 0 || rank >= count)
                 continue;
             workers[rank] = all[i];
@@ -193,6 +234,16 @@ bool program_workers(const struct program *program, struct process *workers, int
             return false;
     }
     return false;
+}
+
+bool program_workers(const struct program *program, struct process *workers, int count)
+{
+    return find_workers(program, workers, count, false);
+}
+
+bool program_foreign_workers(const struct program *program, struct process *workers, int count)
+{
+    return find_workers(program, workers, count, true);
 }
 
 bool shared_memory_left(long pid)

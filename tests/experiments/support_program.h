@@ -67,6 +67,8 @@ bool process_find(long pid, struct process *process); /* false: there is none */
 /* The workers that a launcher has started, by rank; awaited. False when they have not all come after 30 s, or the
  * launcher has ended. */
 bool program_workers(const struct program *program, struct process *workers, int count);
+/* The same for workers that another launcher below `program` has started. */
+bool program_foreign_workers(const struct program *program, struct process *workers, int count);
 /* Seconds until all have ended (one that nobody has reaped yet has); more than `limit` when they have not. */
 double processes_gone_after(const struct process *processes, int count, double limit);
 /* Whether /dev/shm holds a file of this process (libfabric calls them PID:UID:N). */
