@@ -91,7 +91,7 @@ struct cuda_norm {
     size_t rows, channels;
     const void *x;             /* (rows, channels) storage                          */
     const float *gamma, *beta; /* (channels)                                        */
-    float epsilon;             /* 1e-5                                              */
+    double epsilon;            /* 1e-5                                              */
     float *mean, *inverse;     /* (channels): of the batch, inverse = 1 / sqrt(variance + epsilon); forward writes,
                                 * backward reads them */
     bool relu;                 /* y = max(., 0)                                     */
@@ -106,7 +106,7 @@ struct cuda_norm_forward {
     uint8_t *mask;                          /* of the ReLU, or NULL                                     */
     float *running_mean, *running_variance; /* (channels), or NULL: (1 - momentum) running + momentum batch's; variance
                                              * by n / (n - 1), where n = 1 as it is */
-    float momentum;                         /* 0.1                                                      */
+    double momentum;                        /* 0.1                                                      */
 };
 
 /* Training: y = [relu] ((x - mean) inverse gamma + beta [+ addend]). Three launches. Each thread's statistics are
