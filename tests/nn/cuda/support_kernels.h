@@ -20,8 +20,7 @@ extern const unsigned orders[4];
     for (const unsigned *order = orders; order < orders + COUNT_OF(orders) && (shim_set_order(*order), true); order++)
 
 extern const enum dtype storages[3];
-#define EACH_STORAGE(type)                                                                                             \
-    for (const enum dtype *type = storages; type < storages + COUNT_OF(storages); type++)
+#define EACH_STORAGE(type) for (const enum dtype *type = storages; type < storages + COUNT_OF(storages); type++)
 
 /* `bytes` at a multiple of 16, full of NaN, directly before a page that can't be touched, after another one. */
 void *device(size_t bytes);

@@ -10,7 +10,8 @@ enum { BLOCKS = 3, THREADS = 96 };
 
 Test(shim, barriers_and_shared_memory)
 {
-    EACH_ORDER (order) {
+    EACH_ORDER(order)
+    {
         int x[BLOCKS * THREADS];
         for (int i = 0; i < BLOCKS * THREADS; i++)
             x[i] = i;
@@ -22,7 +23,8 @@ Test(shim, barriers_and_shared_memory)
 
 Test(shim, warp_operations)
 {
-    EACH_ORDER (order) {
+    EACH_ORDER(order)
+    {
         int x[BLOCKS * THREADS];
         for (int i = 0; i < BLOCKS * THREADS; i++)
             x[i] = i * i;
@@ -40,7 +42,8 @@ Test(shim, warp_operations)
 Test(shim, race_shows)
 {
     int wrong = 0;
-    EACH_ORDER (order) {
+    EACH_ORDER(order)
+    {
         int x[THREADS];
         for (int i = 0; i < THREADS; i++)
             x[i] = i;
