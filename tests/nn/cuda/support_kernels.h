@@ -35,7 +35,7 @@ void *device_storage(enum dtype type, const float *values, size_t count);
 float *device_f32(const float *values, size_t count);
 float storage_at(enum dtype type, const void *array, size_t i);
 float storage_round(enum dtype type, float value);
-/* Half of the last place, relative: 2^-9 for bf16, ... */
+/* Half of the last place, relative: 2^-8 for bf16 */
 double storage_epsilon(enum dtype type);
 
 /* |got - want| <= relative |want| + absolute, or both NaN. `what` and i are told. */

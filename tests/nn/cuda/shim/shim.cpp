@@ -218,9 +218,10 @@ void run_threads(struct block *block)
         }
         if (release_all(block))
             continue;
-        for (const struct fiber &fiber : block->fiber) {
-            if (fiber.waiting != DONE)
-                misuse("a barrier or warp operation that not all threads reach", fiber.file, fiber.line);
+        for (unsigned i = 0; i < block->threads; i++) {
+            const struct fiber *fiber = &block->fiber[i];
+            if (fiber->waiting != DONE)
+                misuse("a barrier or warp operation that not all threads reach", fiber->file, fiber->line);
         }
         return;
     }
@@ -257,8 +258,10 @@ void run_grid(void *work)
     block->kernel = kernel;
     block->threads = kernel->block.x * kernel->block.y * kernel->block.z;
     block->random = 0x9e3779b97f4a7c15 ^ block->kernel->order;
-    block->fiber.resize(block->threads);
-    block->warp.resize((block->threads + WARP - 1) / WARP);
+    if (block->fiber.size() < block->threads) { /* never fewer: stacks are kept */
+        block->fiber.resize(block->threads);
+        block->warp.resize((block->threads + WARP - 1) / WARP);
+    }
     const size_t bytes = (kernel->shared + CANARY_BYTES + 15) / 16 * 16;
     block->shared = static_cast<unsigned char *>(aligned_alloc(16, bytes));
     std::vector<unsigned> order;
