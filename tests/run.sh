@@ -6,7 +6,7 @@
 #   sweep          a small sweep: killed half-way, run again, run once more
 #   peers          the tables of comparisons with others, on rows made up
 #   add-algorithm  a copy of the tree gets one algorithm more: one file, one line
-#   asan           suites of base, algos and comm under AddressSanitizer, LeakSanitizer and UBSan
+#   asan           suites of base, algos, comm and the CUDA kernels under AddressSanitizer, LeakSanitizer and UBSan
 #   tsan           the multi-threaded programs (tests/*/plain_*.c) under ThreadSanitizer
 #
 #   tests/run.sh [--quick] [--jobs=N] [NAME...]
@@ -116,9 +116,9 @@ sanitized() {
 
 step_asan() {
     local targets
-    mapfile -t targets < <(programs test_ base algos comm)
+    mapfile -t targets < <(programs test_ base algos comm && echo nn_kernels_tests)
     LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0 \
-        sanitized asan asan '^(base|algos|comm)\.test_' "${targets[@]}"
+        sanitized asan asan '^(base|algos|comm)\.test_|^nn\.cuda\.test_(kernels|shim)' "${targets[@]}"
 }
 
 step_tsan() {

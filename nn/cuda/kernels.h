@@ -80,8 +80,8 @@ struct cuda_resize {
 };
 
 /* Crop, bilinear resize (centres of pixels, as PyTorch's align_corners=False; pixels outside the crop are not read),
- * mirror and normalise in one pass. Whole images: before rounding to storage, bits of nn/data.c. No antialiasing: where
- * images shrink a lot, this samples them. */
+ * mirror and normalise in one pass: before rounding to storage, bits of data_canonical() of nn/data.h. No antialiasing:
+ * where images shrink a lot, this samples them. */
 int cuda_images_resize(cuda_stream stream, enum dtype storage, const struct cuda_resize *resize) MUST_CHECK;
 
 /* ---- batch norm ---- */

@@ -242,8 +242,7 @@ template <typename T> struct axpy {
     }
 };
 
-template <typename T>
-int axpy_range(cuda_stream stream, T *dst, const T *a, const T *b, double weight, size_t count)
+template <typename T> int axpy_range(cuda_stream stream, T *dst, const T *a, const T *b, double weight, size_t count)
 {
     const struct place places[] = {{dst, sizeof(T)}, {a, sizeof(T)}, {b, sizeof(T)}};
     constexpr int W = words<T>::W;
@@ -275,8 +274,7 @@ template <typename T> int scale_range(cuda_stream stream, T *dst, const T *a, do
 {
     const struct place places[] = {{dst, sizeof(T)}, {a, sizeof(T)}};
     constexpr int W = words<T>::W;
-    return each_in_span<W>(stream, make_span<W>(count, places),
-                           scale<T>{dst, a, (typename number<T>::value)weight});
+    return each_in_span<W>(stream, make_span<W>(count, places), scale<T>{dst, a, (typename number<T>::value)weight});
 }
 
 /* ---- distances ---- */
@@ -360,7 +358,7 @@ int cuda_squared_distance(cuda_stream stream, const float *a, const float *b, si
     double *const partial = static_cast<double *>(workspace);
     const unsigned parts = distance_parts(count);
     if (parts > 0)
-        LAUNCHED(launch(squares_kernel, dim3(parts), dim3(THREADS), THREADS * sizeof(double), stream, a, b, count,
-                        partial));
+        LAUNCHED(
+            launch(squares_kernel, dim3(parts), dim3(THREADS), THREADS * sizeof(double), stream, a, b, count, partial));
     return launch(total_kernel, dim3(1), dim3(THREADS), THREADS * sizeof(double), stream, partial, parts, sum);
 }

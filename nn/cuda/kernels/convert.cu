@@ -20,8 +20,7 @@ template <typename To, typename From> struct cast {
     }
 };
 
-template <typename To, typename From>
-int cast_range(cuda_stream stream, To *to, const From *from, size_t count)
+template <typename To, typename From> int cast_range(cuda_stream stream, To *to, const From *from, size_t count)
 {
     const struct place to_place = {to, sizeof *to}, from_place = {from, sizeof *from};
     const bool to_first = sizeof *to < sizeof *from;

@@ -1,7 +1,7 @@
 /* norm.cu - batch norm with the addition and ReLU after it: forward, evaluation, backward.
  *
- * Sums over rows have two stages. First a grid of (groups of columns) x (parts of the rows), about a thousand blocks
- * whatever the shape: a thread takes W = 8 neighbouring channels (16 bytes of halves; 1 where channels are no multiple
+ * Sums over rows have two stages. First a grid of (groups of columns) x (parts of the rows), about 500 blocks, which
+ * fill a card, whatever the shape: a thread takes W = 8 neighbouring channels (16 bytes of halves; 1 where channels are no multiple
  * of 8) and every lanes-th row of its part, a block adds up its lanes. Then one small launch adds up the parts in f64.
  * The passes that write run over the flat array; where channels are a multiple of 8, a thread keeps to one group of
  * channels, whose coefficients stay in registers.
@@ -12,7 +12,7 @@
 namespace
 {
 
-enum { BLOCKS_AIM = 1024, ROWS_A_LANE = 8, UNROLL = 4, APPLY_BLOCKS = 2048, FINISH_LANES = 16 };
+enum { BLOCKS_AIM = 512, ROWS_A_LANE = 8, UNROLL = 4, APPLY_BLOCKS = 2048, FINISH_LANES = 32 };
 
 /* ---- the grid of the first stage ---- */
 
@@ -149,8 +149,8 @@ __global__ void statistics_finish_kernel(struct statistics_finish in)
 
     double sum = 0;
     for (unsigned part = threadIdx.y; inside && part < in.parts; part += blockDim.y)
-        sum += (double)part_rows(in.rows, in.per, part) *
-               (double)*partial_at(in.partial, part, 0, in.channels, channel);
+        sum +=
+            (double)part_rows(in.rows, in.per, part) * (double)*partial_at(in.partial, part, 0, in.channels, channel);
     const double mean = lanes_sum(sum, shared) / rows;
 
     double squares = 0;
@@ -264,14 +264,10 @@ template <typename T>
 int result(cuda_stream stream, const struct cuda_norm *norm, const struct cuda_norm_forward *forward,
            const struct coefficients &in)
 {
-    const struct result_pass<T> pass = {in,
-                                        static_cast<const T *>(norm->x),
-                                        static_cast<const T *>(forward->addend),
-                                        static_cast<T *>(forward->y),
-                                        norm->relu ? forward->mask : NULL,
-                                        norm->rows * norm->channels,
-                                        norm->channels,
-                                        norm->relu};
+    const struct result_pass<T> pass = {
+        in, static_cast<const T *>(norm->x), static_cast<const T *>(forward->addend), static_cast<T *>(forward->y),
+            norm->relu ? forward->mask : NULL, norm->rows * norm->channels, norm->channels, norm->relu
+    };
     return launch(result_kernel<T>, dim3(pass_blocks(pass.count)), dim3(THREADS), 0, stream, pass);
 }
 
@@ -522,18 +518,19 @@ int backward_stages(cuda_stream stream, const struct cuda_norm *norm, const stru
     if (norm->relu)
         by = backward->mask ? OPEN_MASK : backward->y ? OPEN_RESULT : OPEN_INPUT;
 
-    struct gradient_source<T> in = {static_cast<const T *>(norm->x),        static_cast<const T *>(backward->dy),
-                                    static_cast<const T *>(backward->more), static_cast<const T *>(backward->y),
-                                    backward->mask,                         by};
+    struct gradient_source<T> in = {
+        static_cast<const T *>(norm->x), static_cast<const T *>(backward->dy), static_cast<const T *>(backward->more),
+            static_cast<const T *>(backward->y), backward->mask, by
+    };
     T *const dz = static_cast<T *>(backward->dz);
-    const struct sums_pass<T> sums = {in, norm->mean, norm->inverse, norm->gamma, norm->beta,
-                                      dz, norm->rows, channels,      parts.per,   partial};
+    const struct sums_pass<T> sums = {
+        in, norm->mean, norm->inverse, norm->gamma, norm->beta, dz, norm->rows, channels, parts.per, partial
+    };
     LAUNCHED(launch(sums_kernel<T, W>, dim3(groups_of(channels), parts.count), dim3(shape.across, shape.lanes),
                     THREADS * W * 2 * sizeof(float), stream, sums));
-    const struct sums_finish finish = {partial,          norm->rows, channels,
-                                       parts.count,      norm->inverse, norm->gamma,
-                                       b,                c,          backward->dgamma,
-                                       backward->dbeta,  backward->scale, backward->add};
+    const struct sums_finish finish = {
+        partial, norm->rows, channels,         parts.count,     norm->inverse,   norm->gamma,
+        b,       c,          backward->dgamma, backward->dbeta, backward->scale, backward->add};
     LAUNCHED(launch(sums_finish_kernel, dim3((unsigned)ceil_div(channels, (size_t)FULL_WARP)),
                     dim3(FULL_WARP, FINISH_LANES), FULL_WARP * FINISH_LANES * sizeof(double), stream, finish));
     if (dz) { /* it holds the masked sum by now */
@@ -541,9 +538,9 @@ int backward_stages(cuda_stream stream, const struct cuda_norm *norm, const stru
         in.more = NULL;
         in.by = OPEN_ALL;
     }
-    const struct input_pass<T> pass = {in, norm->mean, norm->inverse,
-                                       norm->gamma, norm->beta, b,
-                                       c, static_cast<T *>(backward->dx), count, channels};
+    const struct input_pass<T> pass = {
+        in, norm->mean, norm->inverse, norm->gamma, norm->beta, b, c, static_cast<T *>(backward->dx), count, channels
+    };
     return launch(input_kernel<T, W>, dim3(blocks_for(count / W, THREADS, APPLY_BLOCKS)), dim3(THREADS), 0, stream,
                   pass);
 }
@@ -581,8 +578,8 @@ int cuda_norm_infer(cuda_stream stream, const struct cuda_norm *norm, const stru
         return CUDA_BAD_ARGUMENT;
     if (norm->rows == 0)
         return 0;
-    const struct coefficients in = {
-        forward->running_mean, NULL, forward->running_variance, norm->gamma, norm->beta, norm->epsilon};
+    const struct coefficients in = {forward->running_mean, NULL,       forward->running_variance,
+                                    norm->gamma,           norm->beta, norm->epsilon};
     return with_storage(norm->storage,
                         [=](auto element) { return result<decltype(element)>(stream, norm, forward, in); });
 }

@@ -13,7 +13,11 @@ struct sides {
 
 struct sides sides_of(const struct cuda_shape *shape)
 {
-    return {shape->images,   shape->height, shape->width, shape->channels, (shape->height - 1) / STRIDE + 1,
+    return {shape->images,
+            shape->height,
+            shape->width,
+            shape->channels,
+            (shape->height - 1) / STRIDE + 1,
             (shape->width - 1) / STRIDE + 1};
 }
 
@@ -226,12 +230,12 @@ int launch_max_gradient(cuda_stream stream, const struct sides &in, const void *
                   max_gradient<T, W>{in, static_cast<const T *>(dy), which, static_cast<T *>(dx)});
 }
 
-template <typename T, int W>
-int launch_average(cuda_stream stream, const struct cuda_shape &in, const void *x, void *y)
+template <typename T, int W> int launch_average(cuda_stream stream, const struct cuda_shape &in, const void *x, void *y)
 {
     const size_t channels = (size_t)in.channels;
     const struct columns_shape block = columns_shape(channels, W);
-    const dim3 grid((unsigned)ceil_div(channels, block.across * (size_t)W), blocks_for((size_t)in.images, 1, GRID_SIDE));
+    const dim3 grid((unsigned)ceil_div(channels, block.across * (size_t)W),
+                    blocks_for((size_t)in.images, 1, GRID_SIDE));
     return launch(average_kernel<T, W>, grid, dim3(block.across, block.lanes), THREADS * W * sizeof(float), stream,
                   static_cast<const T *>(x), static_cast<T *>(y), in.images, (size_t)in.height * (size_t)in.width,
                   channels);
@@ -248,8 +252,8 @@ int launch_average_gradient(cuda_stream stream, const struct cuda_shape &in, con
 
 } // namespace
 
-int cuda_max_pool_forward(cuda_stream stream, enum dtype storage, const struct cuda_shape *shape, const void *x, void *y,
-                          uint8_t *which)
+int cuda_max_pool_forward(cuda_stream stream, enum dtype storage, const struct cuda_shape *shape, const void *x,
+                          void *y, uint8_t *which)
 {
     if (bad_shape(shape, x, y) || !aligned_16(which))
         return CUDA_BAD_ARGUMENT;

@@ -97,47 +97,57 @@ static void remove_set(const char *folder)
     cr_assert_eq(rmdir(folder), 0);
 }
 
-static void check_against_data(const char *folder, int size)
-{
-    struct data *data = NULL;
-    cr_assert_geq(data_open(folder, size, &data), 0, "%s", status_message());
-    const size_t plane = (size_t)size * (size_t)size;
-    float *want = calloc(IMAGES * 3 * plane, sizeof *want);
-    int32_t labels[IMAGES];
-    cr_assert_not_null(want);
-    data_test_batch(data, 0, 1, IMAGES, want, labels);
+/* Whole, at whole pixels, and anywhere; mirrored, too. One piece an image. */
+static const struct image_box pieces[][IMAGES] = {
+    {{.width = WIDTH, .height = HEIGHT}, {.width = WIDTH, .height = HEIGHT, .flip = true}, {2, 3, 4, 5, false}},
+    {{0.25F, 1.5F, 7.3F, 8.1F, true}, {8, 10, 1, 1, false}, {3.9F, 0, 0.75F, 11, true}}};
 
-    uint8_t *from = device((size_t)IMAGES * HEIGHT * WIDTH);
-    for (size_t i = 0; i < (size_t)IMAGES * HEIGHT * WIDTH; i++)
+/* What nn/data.c gives the network, against the same pieces of the same bytes from the device. */
+static void check_against_data(const char *folder, int size, const struct image_box *piece, bool cropped)
+{
+    const struct data_request request = {.path = folder, .image_size = size};
+    struct data *data = NULL;
+    struct data_scratch *scratch = NULL;
+    cr_assert_geq(data_open(&request, &data), 0, "%s", status_message());
+    cr_assert_geq(data_scratch_open(data, &scratch), 0, "%s", status_message());
+    const size_t plane = (size_t)size * (size_t)size, bytes = (size_t)HEIGHT * WIDTH;
+    float *want = calloc(3 * plane, sizeof *want), *to = device(IMAGES * plane * 8 * sizeof *to);
+    uint8_t *from = device(IMAGES * bytes);
+    struct cuda_crop *crops = device(IMAGES * sizeof *crops);
+    cr_assert_not_null(want);
+    for (size_t i = 0; i < IMAGES * bytes; i++)
         from[i] = grey(i);
-    float *to = device(IMAGES * plane * 8 * sizeof *to);
-    struct cuda_resize resize = {.from = from,
-                                 .images = IMAGES,
-                                 .height = HEIGHT,
-                                 .width = WIDTH,
-                                 .channels = 1,
-                                 .mean = {DATA_MEAN, DATA_MEAN, DATA_MEAN},
-                                 .deviation = {DATA_DEVIATION, DATA_DEVIATION, DATA_DEVIATION},
-                                 .to = to,
-                                 .out_height = size,
-                                 .out_width = size,
-                                 .padded = 8};
+    for (int n = 0; n < IMAGES; n++)
+        crops[n] = (struct cuda_crop){piece[n].top, piece[n].left, piece[n].height, piece[n].width, piece[n].flip};
+    const struct cuda_resize resize = {.from = from,
+                                       .images = IMAGES,
+                                       .height = HEIGHT,
+                                       .width = WIDTH,
+                                       .channels = 1,
+                                       .crops = cropped ? crops : NULL,
+                                       .mean = {DATA_MEAN, DATA_MEAN, DATA_MEAN},
+                                       .deviation = {DATA_DEVIATION, DATA_DEVIATION, DATA_DEVIATION},
+                                       .to = to,
+                                       .out_height = size,
+                                       .out_width = size,
+                                       .padded = 8};
     DONE(cuda_images_resize(NULL, DTYPE_F32, &resize));
     for (size_t n = 0; n < IMAGES; n++) {
-        for (size_t p = 0; p < plane; p++) {
-            for (size_t c = 0; c < 8; c++) {
-                const float expected = c < 3 ? want[(n * 3 + c) * plane + p] : 0;
-                cr_assert_eq(memcmp(&to[(n * plane + p) * 8 + c], &expected, sizeof expected), 0,
-                             "size %d, image %zu, pixel %zu, channel %zu", size, n, p, c);
-            }
+        data_canonical(data, scratch, from + n * bytes, cropped ? &piece[n] : &pieces[0][0], want);
+        for (size_t i = 0; i < plane * 8; i++) {
+            const size_t p = i / 8, c = i % 8;
+            const float expected = c < 3 ? want[c * plane + p] : 0;
+            cr_assert_eq(memcmp(&to[n * plane * 8 + i], &expected, sizeof expected), 0,
+                         "size %d, image %zu, pixel %zu, channel %zu", size, n, p, c);
         }
     }
     free(want);
+    data_scratch_close(scratch);
     data_close(data);
     devices_release();
 }
 
-Test(kernels_images, whole_images_have_the_bits_of_data)
+Test(kernels_images, bits_are_those_of_data)
 {
     char folder[] = "/tmp/chorale-kernels-XXXXXX";
     cr_assert_not_null(mkdtemp(folder));
@@ -146,8 +156,11 @@ Test(kernels_images, whole_images_have_the_bits_of_data)
     EACH_ORDER(order)
     {
         static const int sizes[] = {1, 5, 9, 11, 16, 33};
-        for (size_t i = 0; i < COUNT_OF(sizes); i++)
-            check_against_data(folder, sizes[i]);
+        for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+            check_against_data(folder, sizes[i], pieces[0], false);
+            check_against_data(folder, sizes[i], pieces[0], true);
+            check_against_data(folder, sizes[i], pieces[1], true);
+        }
     }
     remove_set(folder);
 }

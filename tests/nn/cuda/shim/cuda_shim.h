@@ -73,8 +73,7 @@ static inline unsigned shim_lane()
     return (here->thread.x + here->block_dim.x * (here->thread.y + here->block_dim.y * here->thread.z)) % 32;
 }
 
-template <typename N>
-static inline N shim_shuffle_xor(unsigned mask, N value, int lanes, const char *file, int line)
+template <typename N> static inline N shim_shuffle_xor(unsigned mask, N value, int lanes, const char *file, int line)
 {
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof value);
