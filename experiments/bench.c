@@ -34,6 +34,8 @@ struct subject {
     size_t count;
     unsigned char *input, *output; /* bytes of the largest vector; input NULL: all is in place */
     size_t bytes_most;
+    void *on_device[2];         /* with a device: its input and output, filled from those and looked at through them */
+    struct device_event *event; /* with a device */
 };
 
 /* ---- wire format ---- */
@@ -64,6 +66,41 @@ static enum dtype sums_of(const struct bench_settings *settings)
     return dtype;
 }
 
+/* ---- vectors on a device ---- */
+
+static enum status device_copy(const struct subject *s, void *to, const void *from)
+{
+    struct device *device = s->worker->device;
+    struct device_queue *queue = device->ops->compute(device);
+    TRY(device->ops->copy(queue, to, from, s->count * dtype_size(s->settings->dtype)));
+    TRY(device->ops->record(queue, s->event));
+    return device->ops->wait(s->event);
+}
+
+/* What has been filled in goes to where calls take it. */
+static enum status show_vector(const struct subject *s, bool output)
+{
+    if (s->worker->device == NULL || s->count == 0)
+        return STATUS_OK;
+    return device_copy(s, s->on_device[output], output ? s->output : s->input);
+}
+
+/* The result comes to where it is looked at. */
+static enum status fetch_result(const struct subject *s)
+{
+    if (s->worker->device == NULL || s->count == 0)
+        return STATUS_OK;
+    return device_copy(s, s->output, s->on_device[1]);
+}
+
+/* What a call is given. */
+static void *vector_of(const struct subject *s, bool output)
+{
+    if (s->worker->device != NULL)
+        return s->on_device[output];
+    return output ? s->output : s->input;
+}
+
 /* ---- calls ---- */
 
 /* One period: every schedule once, one after the other. */
@@ -73,7 +110,7 @@ static enum status call(struct subject *s, bool in_place)
         return external_allreduce(s->library, in_place ? s->output : s->input, s->output, s->count, s->settings->dtype,
                                   s->data.op);
     for (size_t k = 0; k < s->period; k++) {
-        TRY(collective_start(s->collective[k], in_place ? s->output : s->input, s->output));
+        TRY(collective_start(s->collective[k], vector_of(s, in_place), vector_of(s, true)));
         TRY(collective_wait(s->collective[k]));
     }
     return STATUS_OK;
@@ -146,9 +183,12 @@ done:
 static enum status measure_half(struct subject *s, bool in_place, struct bench_half *half)
 {
     half->measured = true;
-    if (!in_place)
+    if (!in_place) {
         bench_fill(&s->data, s->input, s->count);
+        TRY(show_vector(s, false));
+    }
     bench_fill(&s->data, s->output, s->count);
+    TRY(show_vector(s, true));
     for (int i = 0; i < s->settings->warmup; i++)
         TRY(call(s, in_place));
     TRY(back_to_back(s, in_place, half));
@@ -230,7 +270,8 @@ static enum status make_collective(const struct subject *s, const struct shape *
                                                .count = s->count,
                                                .dtype = s->settings->dtype,
                                                .op = mixing ? REDUCE_SUM : s->data.op,
-                                               .wire = s->settings->wire};
+                                               .wire = s->settings->wire,
+                                               .on_device = s->worker->device != NULL};
     enum status status = text_check(&name);
     if (status >= 0)
         status = collective_create(&request, collective);
@@ -268,8 +309,11 @@ static enum status check_results(struct subject *s, bool in_place, struct bench_
     } else {
         bench_fill(&s->data, s->input, s->count);
         memset(s->output, 0x7f, bytes_of(s));
+        TRY(show_vector(s, false));
     }
+    TRY(show_vector(s, true));
     TRY(call(s, in_place));
+    TRY(fetch_result(s));
     mine = bench_count_wrong(&s->data, s->output, s->count);
     TRY(job_allgather(s->worker->job, &mine, sizeof mine, all));
     for (int r = 0; r < job_size(s->worker->job); r++)
@@ -282,7 +326,9 @@ static enum status check_results(struct subject *s, bool in_place, struct bench_
 static enum status call_random(struct subject *s, bool in_place, size_t first)
 {
     bench_fill_random(&s->data, in_place ? s->output : s->input, first, s->count);
-    return call(s, in_place);
+    TRY(show_vector(s, in_place));
+    TRY(call(s, in_place));
+    return fetch_result(s);
 }
 
 /* What encoding does to random numbers; those of the timed calls have grown from call to call. */
@@ -465,6 +511,9 @@ static void drop_shapes(struct subject *s)
 static enum status find_library(struct subject *s)
 {
     const struct external *external = s->spec->external;
+    if (s->settings->device != NULL)
+        return fail(STATUS_REFUSED, "%s: its library is not known to read device memory: leave out --device=%s",
+                    external->name, s->settings->device);
     if (is_encoded(s->settings))
         return fail(STATUS_REFUSED, "%s: its library decides what is on the wire: leave out --wire=", external->name);
     if (strcmp(external->stem, "mpi") != 0)
@@ -505,6 +554,10 @@ static enum status make_shapes(struct subject *s)
     for (size_t k = 0; k < s->period; k++)
         TRY(wire_format_check(s->settings->wire, s->settings->dtype,
                               (s->shape[k]->traits & TRAIT_MIXING) != 0 ? REDUCE_SUM : s->settings->op, s->shape[k]));
+    if (has_feedback(s->settings) && s->settings->device != NULL)
+        return fail(STATUS_REFUSED,
+                    "the wire format %s is encoded by the host's processor: with --device=%s take --wire=f16 or bf16",
+                    s->settings->wire_name, s->settings->device);
     if (has_feedback(s->settings) && is_deterministic(spec))
         return fail(
             STATUS_REFUSED,
@@ -605,10 +658,29 @@ static enum status check_memory(const struct subject *s)
     return status;
 }
 
+static enum status make_device_buffers(struct subject *s)
+{
+    struct device *device = s->worker->device;
+    TRY(device->ops->event_create(device, &s->event));
+    TRY(comm_device_alloc(s->worker->comm, s->bytes_most, &s->on_device[1]));
+    return s->settings->out_of_place ? comm_device_alloc(s->worker->comm, s->bytes_most, &s->on_device[0]) : STATUS_OK;
+}
+
+static void drop_device_buffers(struct subject *s, bool used)
+{
+    struct device *device = s->worker->device;
+    for (int k = 0; k < 2 && !used; k++)
+        comm_device_free(s->worker->comm, s->on_device[k]);
+    if (device != NULL)
+        device->ops->event_destroy(s->event);
+}
+
 static enum status make_buffers(struct subject *s)
 {
     void *memory = NULL;
     s->bytes_most = s->settings->end + 64;
+    if (s->worker->device != NULL)
+        TRY(make_device_buffers(s));
     TRY(comm_alloc(s->worker->comm, s->bytes_most, &memory));
     s->output = memory;
     if (!s->settings->out_of_place)
@@ -676,6 +748,7 @@ enum status bench_spec(const struct worker *worker, const struct spec *spec, con
         status = say_refused(&s, say, context);
     else if (status >= 0)
         status = measure_sizes(&s, say, context, faults);
+    drop_device_buffers(&s, status < 0);
     if (status >= 0) { /* else they go with the comm: a neighbour may be reading them */
         comm_free(worker->comm, s.input);
         comm_free(worker->comm, s.output);

@@ -20,6 +20,7 @@ struct bench_settings {
     enum dtype dtype;
     enum reduce_op op;
     const struct wire_format *wire; /* what travels */
+    const char *device;             /* where vectors lie: "cuda"; NULL: in host memory */
     const char *wire_name;          /* its canonical spelling; the element type where nothing changes */
     bool out_of_place, in_place;    /* which are measured */
     bool check, extended;

@@ -58,6 +58,8 @@ void bench_print_head(const struct bench_settings *settings, int workers, const 
     } else if (settings->format != BENCH_JSON) {
         printf("# chorale allreduce, measured: %d worker%s, transport %s, %d calls after %d\n", workers,
                workers > 1 ? "s" : "", transport, settings->iterations, settings->warmup);
+        if (settings->device != NULL)
+            printf("# vectors on the device %s of each worker\n", settings->device);
         if (wire_format_changes(settings->wire, settings->dtype))
             printf("# on the wire: %s\n", settings->wire_name);
     }
@@ -231,6 +233,12 @@ static json_t *answer_json(enum bench_answer answer)
     return answer == BENCH_NOT_ASKED ? json_null() : json_boolean(answer == BENCH_YES);
 }
 
+/* Nobody looks into what a device encodes. */
+static json_t *statistic_json(const struct bench_row *row, uint64_t number)
+{
+    return row->settings->device != NULL ? json_null() : json_integer((json_int_t)number);
+}
+
 static enum status json_row(const struct bench_row *row, int in_place, json_t *rows)
 {
     const struct bench_half *half = &row->half[in_place];
@@ -239,7 +247,7 @@ static enum status json_row(const struct bench_row *row, int in_place, json_t *r
     files_hash_word(row, hash);
     json_t *object = json_pack(
         "{s:s, s:i, s:s, s:I, s:I, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s?, s:o, "
-        "s:o, s:s?, s:s?, s:s, s:I, s:I, s:I, s:o}",
+        "s:o, s:s?, s:s?, s:s, s:o, s:o, s:o, s:o, s:s}",
         "allreduce", row->name, "workers", row->workers, "transport", row->transport, "bytes", (json_int_t)row->bytes,
         "count", (json_int_t)row->count, "dtype", dtype_name(row->settings->dtype), "op",
         reduce_op_name(row->settings->op), "in_place", in_place, "time_us", json_number(half->time_s * 1e6), "p50_us",
@@ -251,8 +259,10 @@ static enum status json_row(const struct bench_row *row, int in_place, json_t *r
         "predicted_us", json_number(row->predicted_s * 1e6), "refused", row->refused, "equal_bits",
         answer_json(half->equal_bits), "deterministic", answer_json(half->deterministic), "decided", row->decided,
         "files_hash", row->has_files ? hash : NULL, "wire", row->settings->wire_name, "wire_infinite",
-        (json_int_t)row->wire.infinite, "wire_nan", (json_int_t)row->wire.nan, "wire_flushed",
-        (json_int_t)row->wire.flushed, "wire_error", json_number(row->wire.worst));
+        statistic_json(row, row->wire.infinite), "wire_nan", statistic_json(row, row->wire.nan), "wire_flushed",
+        statistic_json(row, row->wire.flushed), "wire_error",
+        json_number(row->settings->device != NULL ? NAN : row->wire.worst), "device",
+        row->settings->device != NULL ? row->settings->device : "cpu");
     if (object == NULL || json_array_append_new(rows, object) != 0)
         return fail(STATUS_NO_MEMORY, "bench: no memory for a row");
     return STATUS_OK;

@@ -70,6 +70,10 @@ static const struct option options_table[] = {
      .default_text = "both",
      .choices = "both|only|no",
      .help = "which are measured"},
+    {.key = "device",
+     .type = OPTION_STRING,
+     .default_text = "cpu",
+     .help = "where vectors lie: cpu, cuda, cuda:NUMBER (default: the card of the worker's number on its host)"},
     {.key = "check",
      .letter = 'c',
      .type = OPTION_FLAG,
@@ -119,6 +123,7 @@ struct plan {
     int *counts; /* NULL: not given */
     size_t count;
     struct bench_settings settings;
+    struct accelerator accelerator;
     struct platform platform;
     struct wire_format wire;
     struct text wire_name;
@@ -207,13 +212,25 @@ static enum status read_settings(struct plan *plan)
     return STATUS_OK;
 }
 
+static enum status read_device(struct plan *plan)
+{
+    const char *text = option_text(plan->options, "device");
+    TRY(accelerator_parse(text, &plan->accelerator));
+    if (plan->accelerator.profile != NULL)
+        return fail(STATUS_REFUSED, "--device=%s: a replayed device has no memory of its own: leave it out", text);
+    if (plan->accelerator.module != NULL)
+        plan->settings.device = plan->accelerator.name;
+    return STATUS_OK;
+}
+
 static enum status read_plan(struct plan *plan)
 {
     const char *counts = option_text(plan->options, "workers");
     TRY(program_specs(option_text(plan->options, "allreduce"), &plan->specs, &plan->spec_count));
     if (counts != NULL)
         TRY(counts_parse(counts, WORKERS_MOST, &plan->counts, &plan->count));
-    return read_settings(plan);
+    TRY(read_settings(plan));
+    return read_device(plan);
 }
 
 /* --------------------------------------------------------------------------------------------------------------- a
@@ -303,7 +320,8 @@ static int work(const struct plan *plan)
 {
     struct worker worker;
     const unsigned wants = wants_mpi(plan) ? WORKER_EXTERNAL : 0;
-    enum status status = worker_open(plan->options, plan->counts != NULL ? plan->counts[0] : 0, wants, NULL, &worker);
+    enum status status =
+        worker_open(plan->options, plan->counts != NULL ? plan->counts[0] : 0, wants, &plan->accelerator, &worker);
     if (status == STATUS_OK)
         status = measure(plan, &worker);
     return worker_close(&worker, status);

@@ -111,6 +111,7 @@ static enum status open_comm(const struct option_values *options, bool progress_
     TRY(open_transport(options, worker->job, &transport));
     struct comm_request request = {.transport = transport,
                                    .job = worker->job,
+                                   .device = worker->device,
                                    .segment = option_size(options, "segment"),
                                    .window = (unsigned)option_int(options, "window"),
                                    .deadline = option_real(options, "deadline"),
