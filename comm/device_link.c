@@ -251,11 +251,13 @@ enum status device_link_open(struct comm *comm, struct device *device)
 
 void device_link_describe(const struct device_link *link, struct text *text)
 {
-    text_addf(text, ", vectors on ");
+    text_add(text, ", device memory ");
+    text_add(text, link->shares               ? "read in place by neighbours"
+                   : link->comm->node != NULL ? "through pinned memory read by neighbours"
+                                              : "through pinned memory");
+    text_add(text, " (");
     link->device->ops->describe(link->device, text);
-    text_add(text, link->shares               ? " that neighbours read in place"
-                   : link->comm->node != NULL ? " through pinned memory that neighbours read"
-                                              : " through pinned memory");
+    text_add(text, ")");
 }
 
 void device_link_drain(struct device_link *link)

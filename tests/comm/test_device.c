@@ -646,7 +646,7 @@ Test(device, says_what_is_wrong)
 
     crank_open(&crank, 1, &ways[0], card);
     comm_describe(crank.comm[0], &text);
-    cr_assert_not_null(strstr(text_string(&text), "vectors on mock 0 through pinned memory"), "%s", text_string(&text));
+    cr_assert_not_null(strstr(text_string(&text), "device memory through pinned memory (mock 0)"), "%s", text_string(&text));
     text_release(&text);
     EXPECT_OK(comm_alloc(crank.comm[0], 16, &on_host));
     EXPECT_OK(comm_device_alloc(crank.comm[0], 16, &on_device));
