@@ -13,7 +13,7 @@
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build pkg-config libfabric-dev libdnnl-dev libcriterion-dev libjansson-dev nettle-dev libpmix-dev
-          zlib1g-dev dataset-fashion-mnist python3 python3-numpy python3-matplotlib)
+          zlib1g-dev libjpeg-dev dataset-fashion-mnist python3 python3-numpy python3-matplotlib)
 preset=release
 targets=()
 quiet=false

@@ -396,6 +396,28 @@ enum status data_test_image(const struct data *data, struct data_scratch *scratc
     return STATUS_OK;
 }
 
+enum status data_square(const struct data *data, struct data_scratch *scratch, bool test, size_t index, uint8_t *bytes,
+                        int32_t *label)
+{
+    const enum part part = test ? PART_TEST : PART_TRAIN;
+    int width = 0, height = 0;
+    *label = data->set.label[part][index];
+    if (!data->encoded)
+        return data->set.reader->pixels(&data->set, part, index, bytes);
+    enum status status = data->set.reader->encoded(&data->set, part, index, &scratch->bytes);
+    if (status >= 0)
+        status = jpeg_begin(scratch->jpeg, scratch->bytes.data, scratch->bytes.length, &width, &height);
+    if (status >= 0) {
+        struct view view = view_square(width, height, data->size);
+        status = jpeg_view(scratch->jpeg, &view, false, bytes);
+    }
+    if (status == STATUS_FORMAT) {
+        *label = -1;
+        return STATUS_OK;
+    }
+    return status;
+}
+
 /* ---- batches ---- */
 
 /* One stored image that becomes a canonical one at once. */

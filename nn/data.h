@@ -89,6 +89,10 @@ enum status data_train_image(const struct data *data, struct data_scratch *scrat
                              uint64_t step, int rank, int i, const struct data_image *to) MUST_CHECK;
 enum status data_test_image(const struct data *data, struct data_scratch *scratch, size_t index,
                             const struct data_image *to) MUST_CHECK;
+/* Sample `index` of the training or the test set whole, in the form: JPEG files as the middle square of their shorter side.
+ * *label -1: it can't be decoded. */
+enum status data_square(const struct data *data, struct data_scratch *scratch, bool test, size_t index, uint8_t *bytes,
+                        int32_t *label) MUST_CHECK;
 /* A stored image as the network gets it: (3, S, S). */
 void data_canonical(const struct data *data, struct data_scratch *scratch, const uint8_t *bytes,
                     const struct image_box *box, float *image);

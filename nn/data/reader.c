@@ -17,9 +17,10 @@
 
 #define LARGEST_NAMES ((size_t)16 << 20)
 
-extern const struct reader reader_idx, reader_cifar, reader_synthetic;
+extern const struct reader reader_idx, reader_cifar, reader_folder, reader_tar, reader_pack, reader_synthetic;
 
-const struct reader *const readers[] = {&reader_idx, &reader_cifar, &reader_synthetic, NULL};
+const struct reader *const readers[] = {&reader_idx,       &reader_cifar, &reader_folder, &reader_tar, &reader_pack,
+                                        &reader_synthetic, NULL};
 
 /* ---- choosing ---- */
 

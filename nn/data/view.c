@@ -51,10 +51,9 @@ struct view view_random(int width, int height, int size, uint64_t seed, uint64_t
     return view;
 }
 
-struct view view_middle(int width, int height, int size)
+/* The shorter side becomes `side` pixels, of which the middle `size` ones are taken. */
+static struct view middle_of(int width, int height, int side, int size)
 {
-    const int shorter = width < height ? width : height;
-    const int side = shorter > size ? (int)((int64_t)size * 256 / 224) : size;
     struct view view = {.width = width, .height = height, .out_width = side, .out_height = side, .size = size};
     if (width > height)
         view.out_width = (int)((int64_t)side * width / height);
@@ -63,6 +62,17 @@ struct view view_middle(int width, int height, int size)
     view.x = (int)nearbyint((double)(view.out_width - size) / 2.0);
     view.y = (int)nearbyint((double)(view.out_height - size) / 2.0);
     return view;
+}
+
+struct view view_middle(int width, int height, int size)
+{
+    const int shorter = width < height ? width : height;
+    return middle_of(width, height, shorter > size ? (int)((int64_t)size * 256 / 224) : size, size);
+}
+
+struct view view_square(int width, int height, int size)
+{
+    return middle_of(width, height, size, size);
 }
 
 struct view view_whole(int width, int height, int size)

@@ -22,6 +22,8 @@ struct view view_random(int width, int height, int size, uint64_t seed, uint64_t
 /* The shorter side becomes size * 256 / 224 (images not larger than `size`: size) pixels, of which the middle ones are
  * taken: torchvision's Resize(256) and CenterCrop(224). */
 struct view view_middle(int width, int height, int size);
+/* The middle square of the shorter side. */
+struct view view_square(int width, int height, int size);
 /* All of it, the aspect ratio not kept. */
 struct view view_whole(int width, int height, int size);
 /* The same of a stored image. */
