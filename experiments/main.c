@@ -22,6 +22,7 @@ static const struct command commands[] = {
     {"explain", cmd_explain, "what an algorithm does: rounds, messages, bytes, a picture"},
     {"export", cmd_export, "write a schedule for other programs: MSCCL, GOAL, SimGrid, Chakra"},
     {"run", cmd_run, "start any command as several local workers"},
+    {"data", cmd_data, "index, pack and inspect data sets"},
     {"calibrate", cmd_calibrate, "fit a platform file to measured times"},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };

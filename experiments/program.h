@@ -20,6 +20,7 @@ int cmd_verify(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
 int cmd_export(int argc, char **argv);
 int cmd_run(int argc, char **argv);
+int cmd_data(int argc, char **argv);
 int cmd_calibrate(int argc, char **argv);
 
 /* Says `chorale: ` and this thread's latest failure on stderr; returns the exit code that belongs to `status`. */

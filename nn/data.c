@@ -396,10 +396,41 @@ enum status data_test_image(const struct data *data, struct data_scratch *scratc
     return STATUS_OK;
 }
 
+static enum part part_of(bool test)
+{
+    return test ? PART_TEST : PART_TRAIN;
+}
+
+int32_t data_label(const struct data *data, bool test, size_t index)
+{
+    return data->set.label[part_of(test)][index];
+}
+
+void data_name(const struct data *data, bool test, size_t index, struct text *text)
+{
+    data->set.reader->name_of(&data->set, part_of(test), index, text);
+}
+
+enum status data_look(const struct data *data, struct data_scratch *scratch, bool test, size_t index, bool decode,
+                      int *width, int *height)
+{
+    *width = data->set.width;
+    *height = data->set.height;
+    if (!data->encoded)
+        return STATUS_OK;
+    TRY(data->set.reader->encoded(&data->set, part_of(test), index, &scratch->bytes));
+    TRY(jpeg_begin(scratch->jpeg, scratch->bytes.data, scratch->bytes.length, width, height));
+    if (!decode)
+        return STATUS_OK;
+    uint8_t rgb[3]; /* of the whole image in one pixel */
+    struct view view = view_whole(*width, *height, 1);
+    return jpeg_view(scratch->jpeg, &view, false, rgb);
+}
+
 enum status data_square(const struct data *data, struct data_scratch *scratch, bool test, size_t index, uint8_t *bytes,
                         int32_t *label)
 {
-    const enum part part = test ? PART_TEST : PART_TRAIN;
+    const enum part part = part_of(test);
     int width = 0, height = 0;
     *label = data->set.label[part][index];
     if (!data->encoded)

@@ -89,6 +89,12 @@ enum status data_train_image(const struct data *data, struct data_scratch *scrat
                              uint64_t step, int rank, int i, const struct data_image *to) MUST_CHECK;
 enum status data_test_image(const struct data *data, struct data_scratch *scratch, size_t index,
                             const struct data_image *to) MUST_CHECK;
+int32_t data_label(const struct data *data, bool test, size_t index);
+/* What people call a sample: a path, a file and a place in it. */
+void data_name(const struct data *data, bool test, size_t index, struct text *text);
+/* Read a sample's size; `decode`: and decode all of it. STATUS_FORMAT: it is bad, the message says why. */
+enum status data_look(const struct data *data, struct data_scratch *scratch, bool test, size_t index, bool decode,
+                      int *width, int *height) MUST_CHECK;
 /* Sample `index` of the training or the test set whole, in the form: JPEG files as the middle square of their shorter side.
  * *label -1: it can't be decoded. */
 enum status data_square(const struct data *data, struct data_scratch *scratch, bool test, size_t index, uint8_t *bytes,

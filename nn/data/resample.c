@@ -26,8 +26,6 @@ struct resample {
     struct taps across, down;
     uint8_t *ring; /* down.most rows of across.size pixels: what the first pass made */
     size_t ring_capacity;
-    int32_t *sums; /* of one output row */
-    size_t sums_capacity;
     int first_column, end_column, first_row, end_row;
     int next_in, next_out; /* rows */
 };
@@ -111,31 +109,25 @@ static void along_row_plain(const struct taps *taps, const uint8_t *rgbx, uint8_
     }
 }
 
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE void add_row(int32_t *restrict sums, const uint8_t *restrict row, int32_t weight, size_t count)
+/* Row k of the taps of output row o, in the ring. */
+static const uint8_t *tapped_row(const struct resample *resample, int o, int k)
 {
-    for (size_t e = 0; e < count; e++)
-        sums[e] += weight * row[e];
+    const int row = (resample->down.first[o] + k) % resample->down.most;
+    return resample->ring + (size_t)row * (size_t)resample->across.size * LANES;
 }
 
-INLINE void down_columns(struct resample *resample, int o, uint8_t *rgb)
+/* Pixels from `pixel` on. */
+static void down_columns_plain(const struct resample *resample, int o, int pixel, uint8_t *rgb)
 {
     const struct taps *taps = &resample->down;
-    const size_t count = (size_t)resample->across.size * LANES;
-    for (size_t e = 0; e < count; e++)
-        resample->sums[e] = HALF;
-    for (int k = 0; k < taps->count[o]; k++)
-        add_row(resample->sums, resample->ring + (size_t)((taps->first[o] + k) % taps->most) * count,
-                taps->weight[(size_t)o * (size_t)taps->most + (size_t)k], count);
-    for (size_t pixel = 0; pixel < (size_t)resample->across.size; pixel++)
-        for (size_t c = 0; c < COLOURS; c++)
-            rgb[pixel * COLOURS + c] = rounded(resample->sums[pixel * LANES + c]);
-}
-
-static void down_columns_plain(struct resample *resample, int o, uint8_t *rgb)
-{
-    down_columns(resample, o, rgb);
+    const int32_t *weight = taps->weight + (size_t)o * (size_t)taps->most;
+    for (; pixel < resample->across.size; pixel++)
+        for (int c = 0; c < COLOURS; c++) {
+            int32_t sum = HALF;
+            for (int k = 0; k < taps->count[o]; k++)
+                sum += weight[k] * tapped_row(resample, o, k)[pixel * LANES + c];
+            rgb[pixel * COLOURS + c] = rounded(sum);
+        }
 }
 
 #if defined(__x86_64__)
@@ -158,9 +150,32 @@ __attribute__((target("avx2"))) static void along_row_avx2(const struct taps *ta
     }
 }
 
-__attribute__((target("avx2"))) static void down_columns_avx2(struct resample *resample, int o, uint8_t *rgb)
+/* Four pixels at a time. */
+__attribute__((target("avx2"))) static void down_columns_avx2(const struct resample *resample, int o, int pixel,
+                                                              uint8_t *rgb)
 {
-    down_columns(resample, o, rgb);
+    const __m128i colours = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
+    const struct taps *taps = &resample->down;
+    const int32_t *weight = taps->weight + (size_t)o * (size_t)taps->most;
+    for (; pixel + 4 <= resample->across.size; pixel += 4) {
+        __m256i low = _mm256_set1_epi32(HALF), high = low; /* two pixels each */
+        for (int k = 0; k < taps->count[o]; k++) {
+            const uint8_t *row = tapped_row(resample, o, k) + (size_t)pixel * LANES;
+            const __m256i share = _mm256_set1_epi32(weight[k]);
+            const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)row);
+            low = _mm256_add_epi32(low, _mm256_mullo_epi32(_mm256_cvtepu8_epi32(bytes), share));
+            high = _mm256_add_epi32(high,
+                                    _mm256_mullo_epi32(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)), share));
+        }
+        low = _mm256_srai_epi32(low, PRECISION);
+        high = _mm256_srai_epi32(high, PRECISION);
+        const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
+        const __m128i four = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+        uint8_t packed[16];
+        _mm_storeu_si128((__m128i *)(void *)packed, _mm_shuffle_epi8(four, colours));
+        memcpy(rgb + (size_t)pixel * COLOURS, packed, (size_t)4 * COLOURS);
+    }
+    down_columns_plain(resample, o, pixel, rgb);
 }
 #endif
 
@@ -209,7 +224,6 @@ void resample_destroy(struct resample *resample)
     release_taps(&resample->across);
     release_taps(&resample->down);
     free(resample->ring);
-    free(resample->sums);
     free(resample);
 }
 
@@ -219,12 +233,9 @@ enum status resample_begin(struct resample *resample, const struct resample_axis
     TRY(aim(across, &resample->across));
     TRY(aim(down, &resample->down));
     const size_t row = (size_t)across->size * LANES;
-    void *ring = resample->ring, *sums = resample->sums;
+    void *ring = resample->ring;
     enum status status = memory_grow(&ring, &resample->ring_capacity, row * (size_t)resample->down.most, 1);
     resample->ring = ring;
-    TRY(status);
-    status = memory_grow(&sums, &resample->sums_capacity, row, sizeof(int32_t));
-    resample->sums = sums;
     TRY(status);
     bounds(&resample->across, &resample->first_column, &resample->end_column);
     bounds(&resample->down, &resample->first_row, &resample->end_row);
@@ -254,7 +265,7 @@ void resample_row(struct resample *resample, const uint8_t *rgbx, uint8_t *rgb)
     while (resample->next_out < down->size &&
            down->first[resample->next_out] + down->count[resample->next_out] <= in + 1) {
         uint8_t *to = rgb + (size_t)resample->next_out * (size_t)resample->across.size * COLOURS;
-        (fast ? down_columns_avx2 : down_columns_plain)(resample, resample->next_out, to);
+        (fast ? down_columns_avx2 : down_columns_plain)(resample, resample->next_out, 0, to);
         resample->next_out++;
     }
 }

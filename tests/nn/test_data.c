@@ -302,7 +302,7 @@ Test(files, a_missing_file_is_named_with_the_cure)
     cr_assert_eq(unlink(in_folder("train-labels-idx1-ubyte")), 0);
     EXPECT_FAIL(STATUS_IO, "train-labels-idx1-ubyte", open_at(folder, 2, &data));
     cr_expect_not_null(strstr(status_message(), "apt-get install dataset-fashion-mnist, or --data="));
-    EXPECT_FAIL(STATUS_IO, "data /nowhere: no such file or folder", open_at("/nowhere", 2, &data));
+    EXPECT_FAIL(STATUS_IO, "no such file or folder", open_at(in_folder("nothing"), 2, &data));
 }
 
 Test(files, a_truncated_file_is_refused)
