@@ -89,7 +89,8 @@ enum status job_check(struct job *job) MUST_CHECK;
 /* Tell everyone that the job has failed here, with the one line that the user shall read ("rank R on HOST: what: why:
  * what to do"; the launcher prints it, once). With STATUS_PEER_LOST the launcher looks a moment for the death that is
  * behind it, and names that instead. Returns when it is sent; job_check() fails from then on, and the caller ends the
- * process within a second. True: the launcher will print it; false (no launcher): the caller must. */
+ * process within a second. True: the launcher, or rank 0 under another's, will print it (which rank 0 confirms within a second);
+ * false (nobody will): the caller must. */
 bool job_abort(struct job *job, enum status status, const char *message);
 
 /* Say goodbye: from now on this worker's end with exit code 0 is no failure. The job is still watched until

@@ -20,6 +20,7 @@
 #include "comm/bootstrap/address.h"
 
 #define CHANNEL_GRACE 3.0 /* seconds that the server has to name who is missing */
+#define ABORT_SECONDS 1.0 /* that rank 0 has to say that it has heard of a failure */
 #define RETRY_FIRST_NS 1000000u
 #define RETRY_LAST_NS 200000000u
 
@@ -34,6 +35,7 @@ struct channel {
     double deadline;
     unsigned char welcome[PROOF_BYTES]; /* what the server's proof must be */
     atomic_bool speak;                  /* when the server is lost         */
+    atomic_bool aborting;               /* this worker has said why it ends: no callback any more */
     job_failed_fn *failed;
     void *context;
     uint32_t sequence;         /* of the latest gather; the caller's thread only */
@@ -148,7 +150,7 @@ static void channel_fail(struct channel *channel, enum status status, const char
 {
     note_failure(channel, status, text);
     pthread_mutex_lock(&channel->lock);
-    bool tell = channel->welcomed && channel->failed != NULL;
+    bool tell = channel->welcomed && channel->failed != NULL && !atomic_load(&channel->aborting);
     pthread_mutex_unlock(&channel->lock);
     if (tell) /* before the welcome channel_open() returns the failure instead */
         channel->failed(channel->context, status, text, speak);
@@ -448,12 +450,28 @@ bool channel_has_told(struct channel *channel)
     return atomic_load(&channel->status) != STATUS_OK && channel->failed != NULL;
 }
 
+/* Rank 0 may itself be stopped or gone: only its STOP in answer tells that it will tell. */
+static bool await_stop(struct channel *channel)
+{
+    bool stopped = false;
+    for (uint64_t deadline = deadline_after(ABORT_SECONDS); !stopped && !deadline_passed(deadline);) {
+        clock_sleep_ns(1000000);
+        pthread_mutex_lock(&channel->lock);
+        stopped = channel->stopped;
+        pthread_mutex_unlock(&channel->lock);
+    }
+    return stopped;
+}
+
 bool channel_abort(struct channel *channel, enum status status, const char *text)
 {
     unsigned char payload[4 + CONTROL_TEXT_BYTES];
     size_t length = control_text_put(payload, status, text);
+    const bool awaits = channel->hosted && channel->rank > 0;
+    atomic_store(&channel->aborting, awaits);
     note_failure(channel, status, text); /* the other threads of this worker may stop, too */
-    return send_frame(channel, CONTROL_ABORT, payload, length, NULL, 0) == STATUS_OK;
+    const bool sent = send_frame(channel, CONTROL_ABORT, payload, length, NULL, 0) == STATUS_OK;
+    return sent && (!awaits || await_stop(channel));
 }
 
 /* --- life --- */
@@ -511,6 +529,7 @@ static enum status create(const struct channel_request *request, struct channel 
     channel->deadline = request->deadline;
     channel->failed = request->failed;
     channel->context = request->context;
+    atomic_init(&channel->aborting, false);
     atomic_init(&channel->status, STATUS_OK);
     enum status status = locks_init(channel);
     if (status != STATUS_OK) {

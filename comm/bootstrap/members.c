@@ -101,7 +101,8 @@ void members_stop(struct launcher *launcher, int low, int high)
     struct blob *blob =
         stop_blob(died ? &launcher->members[verdict->rank].process : NULL, verdict->status, verdict->message);
     for (int i = low; i < high && blob != NULL; i++) {
-        if (!launcher->members[i].aborted) /* who has said it knows it */
+        if (!launcher->members[i].aborted ||
+            (launcher->hosted && i > 0)) /* who has said it knows it, but not that it is heard */
             connection_send(&launcher->members[i].connection, blob);
     }
     blob_release(blob);

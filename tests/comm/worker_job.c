@@ -34,6 +34,12 @@ static void job_failed(void *context, enum status status, const char *message, b
     _exit(1);
 }
 
+static void say_note(void *context, const char *line)
+{
+    (void)context;
+    (void)fprintf(stderr, "note: %s\n", line);
+}
+
 static void write_file(const char *path, long number)
 {
     FILE *file = fopen(path, "w");
@@ -213,6 +219,7 @@ static enum status work(const char *mode, struct worker *worker)
     const char *deadline = getenv("TEST_DEADLINE");
     struct job_options options = {.deadline = deadline != NULL ? atof(deadline) : 0, /* NOLINT(cert-err34-c) */
                                   .failed = job_failed,
+                                  .note = say_note,
                                   .context = (void *)(size_t)mode};
     TRY(job_join(&options, &worker->job));
     if (strcmp(mode, "stubborn") == 0)

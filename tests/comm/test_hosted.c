@@ -1,0 +1,482 @@
+/* test_hosted.c - jobs whose workers somebody else has started: rank 0 serves them, and whatever is wrong with who comes, when,
+ * where, and how they end, every worker ends by itself, with the reason named.
+ *
+ * Workers are worker_job with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; what they say is in FOLDER/err.N.
+ */
+#include <criterion/criterion.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "comm/host.h"
+#include "support_launch.h"
+
+#define WORKER CHORALE_WORKERS "/comm_worker_job"
+#define LIMIT 5.0
+enum { MOST = 8, TEXT_BYTES = 4096 };
+
+static char folder[FOLDER_BYTES];
+static long pids[MOST];
+static int started;
+static int port;
+
+/* A port that is free, and the next one, too. */
+static int free_port(void)
+{
+    for (;;) {
+        struct sockaddr_in address = {.sin_family = AF_INET};
+        socklen_t bytes = sizeof address;
+        int first = socket(AF_INET, SOCK_STREAM, 0), second = socket(AF_INET, SOCK_STREAM, 0);
+        cr_assert_eq(bind(first, (struct sockaddr *)&address, bytes), 0);
+        cr_assert_eq(getsockname(first, (struct sockaddr *)&address, &bytes), 0);
+        const int found = ntohs(address.sin_port);
+        address.sin_port = htons((uint16_t)(found + 1));
+        const bool both = found < 65535 && bind(second, (struct sockaddr *)&address, bytes) == 0;
+        close(first);
+        close(second);
+        if (both)
+            return found;
+    }
+}
+
+static void setup(void)
+{
+    cr_assert(folder_make(folder));
+    port = free_port();
+    started = 0;
+}
+
+static void teardown(void)
+{
+    for (int i = 0; i < started; i++)
+        if (pids[i] > 0) {
+            kill((pid_t)pids[i], SIGKILL);
+            (void)waitpid((pid_t)pids[i], NULL, 0);
+        }
+    folder_remove(folder);
+}
+
+TestSuite(hosted, .init = setup, .fini = teardown, .timeout = 120);
+
+/* "NAME=VALUE NAME=VALUE": for the process that is about to be. */
+static void set_all(const char *variables)
+{
+    char text[1024], *rest = NULL;
+    (void)snprintf(text, sizeof text, "%s", variables);
+    for (char *word = strtok_r(text, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+        char *equals = strchr(word, '=');
+        *equals = '\0';
+        (void)setenv(word, equals + 1, 1);
+    }
+}
+
+/* Starts one more process; its number among them all. */
+static int start(const char *mode, int rank, int size, const char *address, const char *variables)
+{
+    char path[512], name[32], text[16];
+    const int number = started++;
+    (void)snprintf(name, sizeof name, "err.%d", number);
+    folder_path(folder, name, path, sizeof path);
+    pids[number] = fork();
+    if (pids[number] == 0) {
+        (void)snprintf(text, sizeof text, "%d", rank);
+        (void)setenv("RANK", text, 1);
+        (void)snprintf(text, sizeof text, "%d", size);
+        (void)setenv("WORLD_SIZE", text, 1);
+        (void)snprintf(text, sizeof text, "%d", port);
+        (void)setenv("MASTER_PORT", text, 1);
+        (void)setenv("MASTER_ADDR", address, 1);
+        set_all(variables);
+        if (freopen(path, "w", stderr) == NULL)
+            _exit(98);
+        (void)execl(WORKER, "worker_job", mode, folder, (char *)NULL);
+        _exit(127);
+    }
+    return number;
+}
+
+/* The exit code; 128 + signal. */
+static int end_of(int number)
+{
+    int status = 0;
+    cr_assert_eq(waitpid((pid_t)pids[number], &status, 0), pids[number]);
+    pids[number] = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static const char *said_by(int number)
+{
+    static char text[TEXT_BYTES];
+    char path[512], name[32];
+    (void)snprintf(name, sizeof name, "err.%d", number);
+    folder_path(folder, name, path, sizeof path);
+    FILE *file = fopen(path, "r");
+    const size_t length = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file != NULL)
+        (void)fclose(file);
+    text[length] = '\0';
+    return text;
+}
+
+static void expect_said(int number, const char *what)
+{
+    const char *text = said_by(number);
+    cr_expect_not_null(strstr(text, what), "%d: \"%s\" is not in \"%s\"", number, what, text);
+}
+
+static void expect_lines(int number, int lines)
+{
+    int count = 0;
+    for (const char *c = said_by(number); *c != '\0'; c++)
+        count += *c == '\n' ? 1 : 0;
+    cr_expect_eq(count, lines, "%d: %s", number, said_by(number));
+}
+
+/* --- all goes well --- */
+
+static void run_happy(int workers, const char *address, const char *variables)
+{
+    const int first = started;
+    for (int rank = workers - 1; rank >= 0; rank--) /* rank 0 last */
+        (void)start("happy", rank, workers, address, variables);
+    for (int i = first; i < started; i++)
+        cr_expect_eq(end_of(i), 0, "%d workers at %s: %s", workers, address, said_by(i));
+    started = first;
+}
+
+Test(hosted, every_count)
+{
+    static const int counts[] = {1, 2, 3, 5, 7};
+    for (int i = 0; i < 5; i++)
+        run_happy(counts[i], "127.0.0.1", "UNUSED=1");
+}
+
+Test(hosted, every_kind_of_address)
+{
+    char name[256] = "";
+    run_happy(3, "::1", "UNUSED=1");
+    run_happy(3, "localhost", "UNUSED=1");
+    run_happy(3, "127.0.1.1", "UNUSED=1");
+    cr_assert_eq(gethostname(name, sizeof name - 1), 0);
+    run_happy(3, name, "LOCAL_WORLD_SIZE=3"); /* one host: whatever the name stands for */
+    run_happy(3, name, "CHORALE_JOB_TOKEN=0123456789abcdef");
+}
+
+Test(hosted, an_address_of_the_network_needs_a_secret)
+{
+    char address[HOST_ADDRESS_BYTES];
+    if (host_outward_address(address) != STATUS_OK)
+        cr_skip_test("this host has a loopback interface only");
+    run_happy(3, address, "CHORALE_JOB_TOKEN=0123456789abcdef");
+    for (int rank = 0; rank < 2; rank++)
+        (void)start("happy", rank, 2, address, "UNUSED=1");
+    for (int i = 0; i < 2; i++) {
+        cr_expect_eq(end_of(i), 2);
+        expect_said(i, "set CHORALE_JOB_TOKEN alike");
+    }
+}
+
+Test(hosted, an_agents_port_is_left_alone)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int agent = socket(AF_INET, SOCK_STREAM, 0);
+    cr_assert_eq(bind(agent, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(agent, 8), 0);
+    run_happy(2, "127.0.0.1", "TORCHELASTIC_RUN_ID=none TORCHELASTIC_USE_AGENT_STORE=True");
+    close(agent);
+}
+
+Test(hosted, torchrun_stands_above_what_it_was_started_by)
+{
+    run_happy(2, "127.0.0.1",
+              "TORCHELASTIC_RUN_ID=none PMIX_NAMESPACE=other PMIX_RANK=0 SLURM_STEP_ID=0 SLURM_PROCID=0 "
+              "SLURM_STEP_NUM_TASKS=4");
+}
+
+Test(hosted, slurms_variables_alone)
+{
+    char variables[512];
+    for (int rank = 0; rank < 3; rank++) {
+        (void)snprintf(variables, sizeof variables,
+                       "SLURM_STEP_ID=0 SLURM_JOB_ID=12 SLURM_STEP_NUM_TASKS=3 SLURM_STEP_NUM_NODES=1 "
+                       "SLURM_STEP_NODELIST=n[1-3] CHORALE_PORT=%d SLURM_PROCID=%d RANK= MASTER_ADDR=",
+                       port, rank);
+        (void)start("happy", 0, 1, "", variables);
+    }
+    for (int i = 0; i < 3; i++)
+        cr_expect_eq(end_of(i), 0, "%s", said_by(i));
+}
+
+/* --- who comes, and when --- */
+
+Test(hosted, late_workers_are_awaited)
+{
+    for (int rank = 1; rank < 3; rank++)
+        (void)start("happy", rank, 3, "127.0.0.1", "UNUSED=1");
+    clock_sleep_ns(500000000);
+    (void)start("happy", 0, 3, "127.0.0.1", "UNUSED=1");
+    for (int i = 0; i < 3; i++)
+        cr_expect_eq(end_of(i), 0, "%s", said_by(i));
+}
+
+Test(hosted, a_missing_worker_is_named_at_the_deadline)
+{
+    for (int rank = 0; rank < 2; rank++)
+        (void)start("happy", rank, 3, "127.0.0.1", "TEST_DEADLINE=0.5");
+    for (int i = 0; i < 2; i++)
+        cr_expect_eq(end_of(i), 1);
+    expect_said(0, "rank 2, awaited by rank 0 on ");
+}
+
+Test(hosted, without_rank_0_everyone_says_so)
+{
+    for (int rank = 1; rank < 3; rank++)
+        (void)start("happy", rank, 3, "127.0.0.1", "TEST_DEADLINE=0.5");
+    for (int i = 0; i < 2; i++) {
+        cr_expect_eq(end_of(i), 1);
+        expect_said(i, "connect to rank 0 at 127.0.0.1:");
+        expect_said(i, "Connection refused");
+    }
+}
+
+Test(hosted, an_unknown_name_is_asked_for_until_the_deadline)
+{
+    (void)start("happy", 1, 2, "no-such-host.invalid", "TEST_DEADLINE=0.3");
+    cr_expect_neq(end_of(0), 0);
+    expect_said(0, "no-such-host.invalid");
+}
+
+Test(hosted, two_workers_of_one_rank_are_named)
+{
+    static const int ranks[] = {0, 1, 1, 2};
+    for (int i = 0; i < 4; i++)
+        (void)start("wait", ranks[i], 4, "127.0.0.1", "TEST_DEADLINE=20");
+    for (int i = 0; i < 4; i++)
+        cr_expect_neq(end_of(i), 0);
+    expect_said(0, "joins although process");
+    expect_said(0, "rank 1 on ");
+}
+
+Test(hosted, two_workers_of_rank_0_are_named)
+{
+    for (int i = 0; i < 2; i++)
+        (void)start("wait", 0, 3, "127.0.0.1", "TEST_DEADLINE=20");
+    for (int i = 0; i < 2; i++) {
+        cr_expect_neq(end_of(i), 0);
+        expect_said(i, "joins although process");
+    }
+}
+
+Test(hosted, counts_that_disagree_are_named)
+{
+    (void)start("wait", 0, 2, "127.0.0.1", "CHORALE_JOB_TOKEN=0123456789abcdef");
+    (void)start("wait", 1, 3, "127.0.0.1", "CHORALE_JOB_TOKEN=0123456789abcdef");
+    for (int i = 0; i < 2; i++)
+        cr_expect_neq(end_of(i), 0);
+    expect_said(0, "joins as rank 1 of 3, but the job has 2 workers");
+}
+
+/* Who knows another secret is a stranger: the job waits for the right one, which is missing in the end. */
+Test(hosted, another_token_is_turned_away_with_one_line)
+{
+    (void)start("happy", 0, 2, "127.0.0.1", "CHORALE_JOB_TOKEN=0123456789abcdef TEST_DEADLINE=2");
+    (void)start("happy", 1, 2, "127.0.0.1", "CHORALE_JOB_TOKEN=fedcba9876543210 TEST_DEADLINE=2");
+    cr_expect_eq(end_of(1), 2);
+    expect_said(1, "wrong token");
+    (void)start("happy", 1, 2, "127.0.0.1", "CHORALE_JOB_TOKEN=0123456789abcdef TEST_DEADLINE=2");
+    cr_expect_eq(end_of(2), 0, "%s", said_by(2));
+    cr_expect_eq(end_of(0), 0, "%s", said_by(0));
+    expect_said(0, "note: control channel: turned away 127.0.0.1:");
+    expect_said(0, "does not know the job's token");
+    expect_lines(0, 1);
+}
+
+Test(hosted, a_short_secret_is_refused)
+{
+    (void)start("happy", 0, 2, "127.0.0.1", "CHORALE_JOB_TOKEN=secret");
+    cr_expect_eq(end_of(0), 2);
+    expect_said(0, "CHORALE_JOB_TOKEN has 6 characters");
+}
+
+/* --- strangers at rank 0 --- */
+
+static int stranger(const char *bytes, size_t length)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    for (uint64_t deadline = deadline_after(30); connect(fd, (struct sockaddr *)&address, sizeof address) != 0;) {
+        cr_assert(!deadline_passed(deadline));
+        clock_sleep_ns(5000000);
+    }
+    if (length > 0)
+        cr_assert_eq(send(fd, bytes, length, MSG_NOSIGNAL), (ssize_t)length);
+    return fd;
+}
+
+static void turned_away(const char *bytes, size_t length, const char *why)
+{
+    (void)start("happy", 0, 2, "127.0.0.1", "TEST_DEADLINE=3");
+    int fd = stranger(bytes, length);
+    for (uint64_t deadline = deadline_after(30); said_by(0)[0] == '\0' && !deadline_passed(deadline);) {
+        if (length == 0) { /* silence takes as long as the deadline: the job must not wait for it */
+            clock_sleep_ns(1000000);
+            break;
+        }
+        clock_sleep_ns(5000000);
+    }
+    (void)start("happy", 1, 2, "127.0.0.1", "TEST_DEADLINE=3");
+    cr_expect_eq(end_of(1), 0, "%s", said_by(1));
+    cr_expect_eq(end_of(0), 0, "%s", said_by(0));
+    if (why != NULL) {
+        expect_said(0, why);
+        expect_lines(0, 1);
+    }
+    close(fd);
+}
+
+Test(hosted, garbage_is_turned_away)
+{
+    turned_away("GET / HTTP/1.0\r\n\r\n", 18, "no greeting of this program");
+}
+
+Test(hosted, a_length_of_4_GiB_is_turned_away)
+{
+    turned_away("\xff\xff\xff\xff\x02\x00\x00\x00", 8, "no greeting of this program");
+}
+
+Test(hosted, silence_holds_nobody_up)
+{
+    turned_away("", 0, NULL);
+}
+
+/* --- a port that is somebody's --- */
+
+Test(hosted, a_port_that_is_taken_is_named)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int squatter = socket(AF_INET, SOCK_STREAM, 0);
+    cr_assert_eq(bind(squatter, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(squatter, 8), 0);
+    for (int rank = 0; rank < 2; rank++)
+        (void)start("happy", rank, 2, "127.0.0.1", "TEST_DEADLINE=1");
+    for (int i = 0; i < 2; i++)
+        cr_expect_eq(end_of(i), 1);
+    expect_said(0, "Address already in use: free it, or set CHORALE_PORT");
+    expect_said(1, "it takes connections and says nothing");
+    close(squatter);
+}
+
+Test(hosted, an_address_of_another_host_is_refused_by_rank_0)
+{
+    (void)start("happy", 0, 2, "192.0.2.1", "CHORALE_JOB_TOKEN=0123456789abcdef LOCAL_WORLD_SIZE=1 TEST_DEADLINE=1");
+    cr_expect_neq(end_of(0), 0); /* listens everywhere, as behind an address that is translated; nobody comes */
+    expect_said(0, "rank 1, awaited by rank 0");
+}
+
+/* --- how they end --- */
+
+static void kill_one(int victim)
+{
+    char name[16];
+    const int first = started;
+    for (int rank = 0; rank < 3; rank++)
+        (void)start("wait", rank, 3, "127.0.0.1", "UNUSED=1");
+    for (int rank = 0; rank < 3; rank++)
+        cr_assert_gt(folder_number(folder, rank, ""), 0);
+    const double began = clock_seconds();
+    cr_assert_eq(kill((pid_t)pids[first + victim], SIGKILL), 0);
+    long victim_pid = pids[first + victim], others[2];
+    for (int i = 0, j = 0; i < 3; i++)
+        if (i != victim)
+            others[j++] = pids[first + i];
+    cr_expect_leq(processes_gone_after(others, 2, LIMIT), LIMIT);
+    cr_log_info("rank %d killed: gone after %.3f s", victim, clock_seconds() - began);
+    for (int i = 0; i < 3; i++)
+        cr_expect_eq(end_of(first + i), i == victim ? 128 + SIGKILL : 1);
+    const int speaker = first + (victim == 0 ? 1 : 0);
+    (void)snprintf(name, sizeof name, "rank %d on ", victim);
+    expect_said(speaker, name);
+    expect_lines(speaker, 1);
+    for (int i = 0; i < 3; i++)
+        if (first + i != speaker)
+            expect_lines(first + i, 0);
+    cr_expect_not(leftover_exists(victim_pid), "of rank %d", victim);
+    folder_remove(folder);
+    cr_assert(folder_make(folder));
+    started = first;
+    port = free_port();
+}
+
+Test(hosted, a_killed_worker_is_named_once_and_the_others_end)
+{
+    kill_one(0);
+    kill_one(1);
+    kill_one(2);
+}
+
+Test(hosted, the_text_of_a_failing_worker_is_said_once)
+{
+    for (int rank = 0; rank < 3; rank++)
+        (void)start("abort", rank, 3, "127.0.0.1", "UNUSED=1");
+    cr_expect_eq(end_of(0), 1);
+    cr_expect_eq(end_of(1), 5);
+    cr_expect_eq(end_of(2), 1);
+    expect_said(0, "rank 1 on HERE: open data: no such file: make it");
+    expect_lines(0, 1);
+    expect_lines(1, 0);
+    expect_lines(2, 0);
+}
+
+Test(hosted, different_calls_are_noticed)
+{
+    for (int rank = 0; rank < 3; rank++)
+        (void)start("mismatch", rank, 3, "127.0.0.1", "UNUSED=1");
+    for (int i = 0; i < 3; i++)
+        cr_expect_eq(end_of(i), 1);
+    expect_said(0, "all workers must make the same calls");
+}
+
+Test(hosted, an_early_leaver_is_named)
+{
+    for (int rank = 0; rank < 3; rank++)
+        (void)start("leave", rank, 3, "127.0.0.1", "UNUSED=1");
+    cr_expect_eq(end_of(0), 1);
+    (void)end_of(1);
+    cr_expect_eq(end_of(2), 1);
+    expect_said(0, "rank 1");
+    expect_said(0, "all workers must make the same calls");
+}
+
+Test(hosted, a_stopped_worker_is_named_at_the_deadline)
+{
+    for (int rank = 0; rank < 3; rank++)
+        (void)start("stop", rank, 3, "127.0.0.1", "TEST_DEADLINE=0.5");
+    cr_expect_eq(end_of(0), 1);
+    cr_expect_eq(end_of(2), 1);
+    expect_said(0, "rank 1 on ");
+    expect_said(0, "not at barrier");
+}
+
+/* Nobody serves then: the others' own bound stands behind. */
+Test(hosted, a_stopped_rank_0_is_named)
+{
+    for (int rank = 0; rank < 2; rank++)
+        (void)start("gather", rank, 2, "127.0.0.1", "TEST_DEADLINE=0.5");
+    for (int rank = 0; rank < 2; rank++)
+        cr_assert_gt(folder_number(folder, rank, ""), 0);
+    cr_assert_eq(kill((pid_t)pids[0], SIGSTOP), 0);
+    cr_expect_neq(end_of(1), 0);
+    expect_said(1, "no answer from rank 0");
+}
