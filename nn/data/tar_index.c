@@ -291,13 +291,19 @@ static void write_samples(const struct tar_index *index, struct text *text)
                   (unsigned long long)index->sample[i].length, (int)index->sample[i].label);
 }
 
+/* Of all that a line can be wrong about. */
+static uint64_t hash_index(const struct tar_index *index, const char *samples, size_t length)
+{
+    return hash_bytes(hash_bytes(HASH_START, &index->left_out, sizeof index->left_out), samples, length);
+}
+
 /* The first two lines. */
 static void write_head(const struct tar_index *index, const struct stat *about, const char *samples, size_t length,
                        struct text *text)
 {
     text_addf(text, VERSION "size=%llu mtime=%lld.%09ld samples=%zu left_out=%zu hash=%016llx\n",
               (unsigned long long)about->st_size, (long long)about->st_mtim.tv_sec, about->st_mtim.tv_nsec,
-              index->count, index->left_out, (unsigned long long)hash_bytes(HASH_START, samples, length));
+              index->count, index->left_out, (unsigned long long)hash_index(index, samples, length));
 }
 
 static enum status write_index(const char *path, const struct stat *about, const struct tar_index *index)

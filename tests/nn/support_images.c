@@ -1,7 +1,6 @@
 /* support_images.c - a pattern, and libjpeg's compressor. */
 #include "tests/nn/support_images.h"
 
-#include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -41,7 +40,8 @@ uint8_t *picture_jpeg(const struct picture *picture, size_t *length)
         jpeg_simple_progression(&library);
     jpeg_start_compress(&library, TRUE);
     unsigned char *row = malloc((size_t)picture->width * (size_t)channels);
-    cr_assert_not_null(row);
+    if (row == NULL)
+        abort();
     for (int y = 0; y < picture->height; y++) {
         for (int x = 0; x < picture->width; x++)
             for (int c = 0; c < channels; c++)
@@ -61,7 +61,6 @@ uint8_t *picture_jpeg(const struct picture *picture, size_t *length)
 {
     (void)picture;
     *length = 0;
-    cr_skip_test("built without libjpeg-turbo");
     return NULL;
 }
 

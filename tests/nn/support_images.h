@@ -14,7 +14,7 @@ struct picture {
     unsigned seed;    /* another pattern */
 };
 
-/* Caller frees. Ends the test where the build has no libjpeg (skipped). */
+/* Caller frees; NULL: built without libjpeg. */
 uint8_t *picture_jpeg(const struct picture *picture, size_t *length);
 /* Value of the pattern. */
 uint8_t picture_value(const struct picture *picture, int x, int y, int channel);

@@ -1,0 +1,102 @@
+/* test_data.c - chorale data, and training on what it makes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/experiments/support_program.h"
+
+TestSuite(data, .init = program_setup, .fini = program_teardown);
+
+/* A CIFAR-100 of 40 + 10 black images of one class. */
+static void make_set(void)
+{
+    struct outcome outcome;
+    script_run("mkdir set && head -c 122960 /dev/zero >set/train.bin && head -c 30740 /dev/zero >set/test.bin",
+               &outcome);
+    cr_assert_eq(outcome.exit_code, 0, "%s", outcome.err);
+    outcome_release(&outcome);
+}
+
+static long long number(const json_t *document, const char *key)
+{
+    const json_t *value = json_object_get(document, key);
+    cr_assert(json_is_integer(value), "%s is missing", key);
+    return (long long)json_integer_value(value);
+}
+
+static const char *text(const json_t *document, const char *key)
+{
+    const json_t *value = json_object_get(document, key);
+    cr_assert(json_is_string(value), "%s is missing", key);
+    return json_string_value(value);
+}
+
+Test(data, inspect_tells_what_is_there_and_how_quick_it_is)
+{
+    make_set();
+    json_t *document = program_json("data inspect set --decode --loaders=1 --json");
+    cr_expect_str_eq(text(document, "format"), "cifar");
+    cr_expect_eq(number(document, "train_images"), 40);
+    cr_expect_eq(number(document, "test_images"), 10);
+    cr_expect_eq(number(document, "classes"), 100);
+    cr_expect_eq(number(document, "looked_at"), 50);
+    cr_expect_eq(number(document, "bad_images"), 0);
+    const json_t *rates = json_object_get(document, "decode");
+    cr_assert_eq(json_array_size(rates), 1);
+    cr_expect_gt(json_number_value(json_object_get(json_array_get(rates, 0), "images_per_s")), 0);
+    json_decref(document);
+}
+
+/* Bits of the parameters after a few steps. */
+static char *trained(const char *words)
+{
+    char command[300];
+    (void)snprintf(command, sizeof command,
+                   "train -n 2 --model=cnn --image-size=16 --batch=4 --steps=6 --threads=1 --json %s", words);
+    json_t *summary = program_json(command);
+    const json_t *hashes = json_object_get(summary, "parameter_hash");
+    cr_expect_str_eq(json_string_value(json_array_get(hashes, 0)), json_string_value(json_array_get(hashes, 1)));
+    char *hash = strdup(json_string_value(json_array_get(hashes, 0)));
+    json_decref(summary);
+    return hash;
+}
+
+Test(data, a_pack_trains_as_what_it_was_made_of_with_any_number_of_loaders)
+{
+    struct outcome outcome;
+    make_set();
+    program_run("data pack set --out=set.pack", &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect_not_null(strstr(outcome.out, "40 + 10 images of 32 x 32 x 3 bytes"), "%s", outcome.out);
+    outcome_release(&outcome);
+    char *set = trained("--data=set --out=a"), *pack = trained("--data=set.pack --out=b");
+    char *ahead = trained("--data=pack:set.pack --out=c --loaders=3");
+    cr_expect_str_eq(set, pack);
+    cr_expect_str_eq(set, ahead);
+    free(set);
+    free(pack);
+    free(ahead);
+}
+
+Test(data, synthetic_images_train_and_are_not_evaluated)
+{
+    json_t *summary =
+        program_json("train -n 1 --model=cnn --image-size=16 --batch=4 --steps=3 --data=synthetic --json");
+    const json_t *data = json_object_get(summary, "data");
+    cr_expect_str_eq(text(data, "format"), "synthetic");
+    cr_expect_eq(number(data, "test_images"), 0);
+    cr_expect(json_is_null(json_object_get(summary, "top1")));
+    json_decref(summary);
+}
+
+Test(data, words_that_are_wrong_are_told)
+{
+    make_set();
+    REFUSED("data", 2, "inspect, pack or index");
+    REFUSED("data inspec set", 2, "did you mean inspect");
+    REFUSED("data inspect", 2, "of what");
+    REFUSED("data pack set --out=file", 2, "--out=FILE.pack");
+    REFUSED("data index set", 2, "no tar files");
+    REFUSED("data inspect nothing", 1, "data nothing: no such file or folder", "WebDataset", "ImageFolder");
+    REFUSED("train -n 1 --data=set --shard=labels --out=a", 2, "--shard", "label");
+    REFUSED("train -n 1 --data=set --augment=crop --out=b", 2, "--augment", "crop-flip");
+}
