@@ -269,7 +269,6 @@ void run_grid(void *work)
     for (unsigned i : order)
         run_block(block, dim3(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y));
     free(block->shared);
-    kernel->release(kernel);
 }
 
 bool possible(const struct shim_kernel *kernel)
@@ -313,11 +312,24 @@ int shim_start(void *stream, struct shim_kernel *kernel)
     }
     kernel->order = the_order;
     const shim_launcher launcher = the_launcher.load();
-    if (launcher)
-        launcher(stream, run_grid, kernel);
-    else
-        run_grid(kernel);
+    if (launcher) {
+        launcher(stream, kernel);
+        return 0;
+    }
+    shim_run(kernel);
+    shim_release(kernel);
     return 0;
+}
+
+void shim_run(void *kernel)
+{
+    run_grid(kernel);
+}
+
+void shim_release(void *kernel)
+{
+    struct shim_kernel *gone = static_cast<struct shim_kernel *>(kernel);
+    gone->release(gone);
 }
 
 void shim_set_order(unsigned order)

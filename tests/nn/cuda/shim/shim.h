@@ -23,10 +23,13 @@ enum { SHIM_BAD_CONFIGURATION = 9 };
  * random one, drawn anew after each barrier. Of the calling thread; 0 at first. */
 void shim_set_order(unsigned order);
 
-/* What happens at a launch. run(kernel) must be called once, on any thread, when the stream gets there: it runs the grid
- * and frees `kernel`. NULL, as at first: at once. Of the whole process. */
-typedef void (*shim_launcher)(void *stream, void (*run)(void *kernel), void *kernel);
+/* What happens at a launch: whoever sets this takes the kernel, calls shim_run(kernel) when the stream gets there, on any
+ * thread, as often as the launch comes (a graph repeats it), and then shim_release(kernel). NULL, as at first: it runs at
+ * once. Of the whole process. */
+typedef void (*shim_launcher)(void *stream, void *kernel);
 void shim_set_launcher(shim_launcher launcher);
+void shim_run(void *kernel); /* the whole grid */
+void shim_release(void *kernel);
 
 #ifdef __cplusplus
 }
