@@ -438,7 +438,7 @@ static enum status open_profiler(struct profiler *profiler, struct backend *back
     TRY(device->ops->alloc(device, bytes_of_floats(model->state), &profiler->state));
     TRY(device->ops->alloc(device, bytes_of_floats(model->parameters), &profiler->gradients));
     TRY(copy_and_wait(backend, profiler->state, backend->latest.state, bytes_of_floats(model->state)));
-    TRY(memory_zeroed(&memory, (size_t)events, sizeof *profiler->event));
+    TRY(memory_zeroed(&memory, (size_t)events, sizeof(cudaEvent_t)));
     profiler->event = memory;
     for (; profiler->events < events; profiler->events++)
         TRY(cuda_check(cudaEventCreate(&profiler->event[profiler->events]), "an event"));

@@ -33,30 +33,33 @@ const struct fake_control *fake_control(void)
 
 /* ---- the model ---- */
 
+struct name {
+    char text[48];
+};
+
+/* "a" and "1" -> "a.1" */
+static struct name join(const char *block, const char *part)
+{
+    struct name name;
+    snprintf(name.text, sizeof name.text, "%.30s.%.10s", block, part);
+    return name;
+}
+
 static int conv_norm(struct build *build, int input, const char *name, int channels, int kernel, int stride, bool relu)
 {
-    char part[48];
-    snprintf(part, sizeof part, "%s.conv", name);
-    int x = build_conv(build, input, part, channels, kernel, stride);
-    snprintf(part, sizeof part, "%s.bn", name);
-    x = build_batch_norm(build, x, part, false);
-    snprintf(part, sizeof part, "%s.relu", name);
-    return relu ? build_relu(build, x, part) : x;
+    int x = build_conv(build, input, join(name, "conv").text, channels, kernel, stride);
+    x = build_batch_norm(build, x, join(name, "bn").text, false);
+    return relu ? build_relu(build, x, join(name, "relu").text) : x;
 }
 
 static int bottleneck(struct build *build, int input, const char *name, int width, int stride, bool project)
 {
-    char part[48];
-    snprintf(part, sizeof part, "%s.1", name);
-    int x = conv_norm(build, input, part, width, 1, 1, true);
-    snprintf(part, sizeof part, "%s.2", name);
-    x = conv_norm(build, x, part, width, 3, stride, true);
-    snprintf(part, sizeof part, "%s.3", name);
-    x = conv_norm(build, x, part, 2 * width, 1, 1, false);
-    snprintf(part, sizeof part, "%s.down", name);
-    const int shortcut = project ? conv_norm(build, input, part, 2 * width, 1, stride, false) : input;
-    snprintf(part, sizeof part, "%s.add", name);
-    return build_add_relu(build, x, shortcut, part);
+    int x = conv_norm(build, input, join(name, "1").text, width, 1, 1, true);
+    x = conv_norm(build, x, join(name, "2").text, width, 3, stride, true);
+    x = conv_norm(build, x, join(name, "3").text, 2 * width, 1, 1, false);
+    const int shortcut =
+        project ? conv_norm(build, input, join(name, "down").text, 2 * width, 1, stride, false) : input;
+    return build_add_relu(build, x, shortcut, join(name, "add").text);
 }
 
 struct model *small_resnet(int image_size)

@@ -371,18 +371,26 @@ static void run_first(struct stream *stream)
     release_task(task);
 }
 
-/* One task of any stream; false: none can run. */
+/* One task of any stream; false: none can run. Now and then another stream is preferred, so that each gets far ahead of
+ * the others at some time. */
 static bool run_any(void)
 {
-    struct stream *able[64];
+    enum { STAYS = 5 };
+    static const struct stream *preferred; /* compared only: it may be gone */
+    struct stream *able[64], *chosen = NULL;
     uint64_t count = 0;
     for (struct stream *stream = streams; stream != NULL && count < 64; stream = stream->next) {
         if (can_run(stream))
             able[count++] = stream;
+        if (can_run(stream) && stream == preferred)
+            chosen = stream;
     }
     if (count == 0)
         return false;
-    run_first(able[draw(count)]);
+    if (chosen == NULL || draw(STAYS) == 0)
+        chosen = able[draw(count)];
+    preferred = chosen;
+    run_first(chosen);
     return true;
 }
 
