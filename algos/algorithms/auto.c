@@ -7,9 +7,12 @@
  * (algos/costs.h; of the worker count that is nearest to the team's, interpolated over the size). Of equally quick ones
  * the first. Whoever needs halves gets a candidate with halves.
  *
- * The defaults of latency and bandwidth are what `chorale calibrate` has fitted to two workers in the shared memory of
- * one machine (README, Figures); that of overhead is a guess, a third of the latency, and so is that of reduce, memory
- * that is read at 10 GB/s (the fit leaves it at nothing). A network of yours wants its own.
+ * Defaults are measured, on two cores of an EPYC (Zen 3): latency and bandwidth are what `chorale calibrate` fits to two
+ * workers in shared memory, each time the least of 8 runs; over tcp on the same machine both are ten times that (11 us, 1.2
+ * GB/s), which leaves the choice as it is. overhead: chain with 16 chunks instead of 1 takes 0.6 us more for each, in which
+ * a worker sends one message and receives one; likewise over tcp. reduce: hardly anything in shared memory, where the
+ * reduction is what reads; 0.02 lets two workers change from recursive doubling to halving at 180 KB, where they meet within
+ * a factor of two over both. A network of yours wants its own.
  *
  * The choice is by size, so deterministic=1 is refused: two schedules add up in two orders. All else is that of the
  * schedule taken: rounds, traits, halves.
@@ -33,10 +36,10 @@
 
 static const struct option auto_options[] = {
     {.key = "costs", .type = OPTION_FILE, .help = "what bench --format=csv measured, instead of closed forms"},
-    FIGURE("latency", "3", "us", 0, "of a message"),
-    FIGURE("bandwidth", "4.3", "GB/s", 1e-6, "of one direction of a worker"),
-    FIGURE("reduce", "0.1", "ns/B", 0, "of reducing"),
-    FIGURE("overhead", "1", "us", 0, "a worker's own work for a message sent, or received"),
+    FIGURE("latency", "1.2", "us", 0, "of a message"),
+    FIGURE("bandwidth", "10", "GB/s", 1e-6, "of one direction of a worker"),
+    FIGURE("reduce", "0.02", "ns/B", 0, "of reducing"),
+    FIGURE("overhead", "0.3", "us", 0, "a worker's own work for a message sent, or received"),
     {.key = NULL},
 };
 
