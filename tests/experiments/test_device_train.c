@@ -1,0 +1,267 @@
+/* test_device_train.c - `chorale train` over a device's memory, from the outside. The device is a toy (tests/nn/toy) whose
+ * queues run late and in any order that is legal, and whose backend is the cpu backend: so whatever --device=cpu computes
+ * is to be found again, to the bit.
+ */
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "tests/base/expect.h"
+#include "tests/experiments/support_program.h"
+
+enum { TRAIN = 50, TEST = 21, SIDE = 9, PIXELS = SIDE * SIDE };
+
+/* Of a class there are brighter rows at its place, so that something can be learnt. */
+static void put_images(const char *name, unsigned char count)
+{
+    static unsigned char file[16 + TRAIN * PIXELS];
+    const unsigned char header[16] = {0, 0, 8, 3, 0, 0, 0, count, 0, 0, 0, SIDE, 0, 0, 0, SIDE};
+    memcpy(file, header, sizeof header);
+    for (int n = 0; n < count; n++)
+        for (int i = 0; i < PIXELS; i++)
+            file[16 + n * PIXELS + i] = (unsigned char)((n * 37 + i * 11) % 97 + (i / SIDE == n % 3 ? 120 : 0));
+    EXPECT_OK(file_write_atomic(name, file, 16 + (size_t)count * PIXELS));
+}
+
+static void put_labels(const char *name, unsigned char count)
+{
+    unsigned char file[8 + TRAIN] = {0, 0, 8, 1, 0, 0, 0, count};
+    for (int n = 0; n < count; n++)
+        file[8 + n] = (unsigned char)(n % 3);
+    EXPECT_OK(file_write_atomic(name, file, 8 + (size_t)count));
+}
+
+static void setup(void)
+{
+    char modules[4096];
+    program_setup();
+    put_images("train-images-idx3-ubyte", TRAIN);
+    put_labels("train-labels-idx1-ubyte", TRAIN);
+    put_images("t10k-images-idx3-ubyte", TEST);
+    put_labels("t10k-labels-idx1-ubyte", TEST);
+    (void)snprintf(modules, sizeof modules, "%s", CHORALE_PROGRAM);
+    char *slash = strrchr(modules, '/');
+    cr_assert_not_null(slash);
+    (void)snprintf(slash, sizeof modules - (size_t)(slash - modules), "/toy");
+    cr_assert_eq(setenv("CHORALE_MODULES", modules, 1), 0);
+    cr_assert_eq(setenv("XDG_CACHE_HOME", "/nowhere/to/be/made", 1), 0);
+}
+
+TestSuite(device, .init = setup, .fini = program_teardown, .timeout = 300);
+
+#define SMALL "train --data=. --model=cnn --image-size=9 --batch=4 --threads=1 --lr=3 --label-smoothing=0.1 --json "
+#define TOY " --device=cuda --precision=f32"
+
+static void toy(const char *settings)
+{
+    cr_assert_eq(setenv("CHORALE_TOY", settings, 1), 0);
+}
+
+static json_t *summary_of(const char *words, const char *more)
+{
+    struct text all = {0};
+    text_addf(&all, SMALL "%s%s", words, more);
+    json_t *summary = program_json(text_string(&all));
+    text_release(&all);
+    return summary;
+}
+
+/* ---- equal bits ---- */
+
+static void expect_same(const json_t *host, const json_t *device, const char *words)
+{
+    static const char *const keys[] = {"parameter_hash", "state_hash", "loss_first",          "loss_last",
+                                       "top1",           "test_loss",  "top1_of_workers",     "consensus",
+                                       "steps",          "epochs",     "bytes_sent_per_step", "allreduce"};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        const json_t *wanted = json_object_get(host, keys[k]), *found = json_object_get(device, keys[k]);
+        char *text = json_dumps(found, JSON_ENCODE_ANY), *right = json_dumps(wanted, JSON_ENCODE_ANY);
+        cr_expect(json_equal(wanted, found), "%s: %s is %s, on the host %s", words, keys[k], text, right);
+        free(text);
+        free(right);
+    }
+}
+
+/* Over the end of an epoch, with what is then examined. */
+static void same_as_host(const char *words)
+{
+    json_t *host = summary_of(words, "");
+    for (int seed = 1; seed <= 2; seed++) {
+        char settings[32];
+        (void)snprintf(settings, sizeof settings, "seed=%d", seed);
+        toy(settings);
+        json_t *device = summary_of(words, TOY);
+        expect_same(host, device, words);
+        json_decref(device);
+    }
+    json_decref(host);
+}
+
+Test(device, one_worker)
+{
+    same_as_host("--allreduce=ring -n 1 --epochs=1.5");
+    same_as_host("--allreduce=double-buffered -n 1 --epochs=1.5");
+    same_as_host("--allreduce=gossip -n 1 --epochs=1.5");
+}
+
+Test(device, synchronous)
+{
+    same_as_host("--allreduce=ring -n 2 --epochs=1.5");
+    same_as_host("--allreduce=rhd -n 3 --epochs=2 --bucket=tensor");
+    same_as_host("--allreduce=hierarchical -n 4 --nodes=2x2 --epochs=2");
+    same_as_host("--allreduce=naive -n 3 --epochs=1.2 --wire=f16");
+    same_as_host("--allreduce=double-binary-tree -n 5 --epochs=2 --transport=tcp");
+}
+
+Test(device, double_buffered)
+{
+    same_as_host("--allreduce=double-buffered -n 2 --epochs=2.3");
+    same_as_host("--allreduce=double-buffered:inner=rhd -n 3 --epochs=1 --bucket=2000");
+    same_as_host("--allreduce=double-buffered -n 2 --steps=1");
+}
+
+Test(device, gossip)
+{
+    same_as_host("--allreduce=gossip -n 3 --epochs=2.3");
+    same_as_host("--allreduce=gossip:graph=one-peer-exponential -n 4 --epochs=2");
+}
+
+Test(device, none)
+{
+    same_as_host("--allreduce=none -n 3 --epochs=1.3");
+}
+
+/* ---- what is told ---- */
+
+Test(device, the_summary_tells_of_it)
+{
+    toy("cards=1");
+    json_t *summary = summary_of("-n 2 --steps=3 --profile-out=profile.txt", " --device=cuda");
+    cr_expect_str_eq(string_of(summary, "device"), "cuda");
+    cr_expect_str_eq(string_of(summary, "precision"), "bf16");
+    cr_expect_str_eq(string_of(summary, "mode"), "measured");
+    cr_expect_eq(integer_of(summary, "workers_per_card"), 2);
+    /* parameters, gradient and momentum, the running statistics, and what the toy says to have taken */
+    const json_int_t parameters = integer_of(summary, "parameters");
+    cr_expect_gt(integer_of(summary, "device_memory_bytes"), 12 * parameters + 1000);
+    cr_expect_lt(integer_of(summary, "device_memory_bytes"), 12 * parameters + 1000 + 8 * 1024);
+    const json_t *versions = json_object_get(summary, "versions");
+    cr_expect_str_eq(string_of(versions, "device"), "toy card 0");
+    cr_expect(contains(string_of(versions, "backend"), "toy backend"));
+    const double step = number_of(summary, "step_ms"), exposed = number_of(summary, "exposed_ms");
+    cr_expect(exposed >= 0 && exposed <= step && number_of(summary, "comm_ms") >= 0 &&
+              number_of(summary, "compute_ms") > 0);
+    cr_expect(file_exists("profile.txt"));
+    json_decref(summary);
+
+    toy("cards=2");
+    summary = summary_of("-n 2 --steps=3", " --device=cuda");
+    cr_expect_eq(integer_of(summary, "workers_per_card"), 1);
+    json_decref(summary);
+    summary = summary_of("-n 2 --steps=3", " --device=cuda:1 --precision=f16");
+    cr_expect_eq(integer_of(summary, "workers_per_card"), 2);
+    cr_expect_eq(number_of(summary, "loss_scale"), 1024);
+    cr_expect_str_eq(string_of(json_object_get(summary, "versions"), "device"), "toy card 1");
+    json_decref(summary);
+}
+
+Test(device, the_start_tells_of_it)
+{
+    struct outcome outcome;
+    program_run("train --data=. --model=cnn --image-size=9 --batch=4 --threads=1 -n 2 --steps=3 --device=cuda "
+                "--precision=f16 --loss-scale=512 --engines=e.txt",
+                &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect(contains(outcome.out, "rank 0 computes on toy card 0, a card that 2 workers share; f16, loss scale 512, "
+                                    "engines remembered in e.txt\n"),
+              "%s", outcome.out);
+    cr_expect(contains(outcome.out, "step 3 of 3"), "the last result is told, too: %s", outcome.out);
+    outcome_release(&outcome);
+}
+
+Test(device, metrics_have_every_step)
+{
+    struct outcome outcome;
+    script_run("\"$CHORALE\" " SMALL "-n 2 --allreduce=double-buffered --epochs=2 --out=o --device=cuda >/dev/null && "
+               "wc -l <o/metrics.jsonl && grep -c '\"loss\":[0-9]' o/metrics.jsonl && grep -c top1 o/metrics.jsonl",
+               &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect_str_eq(outcome.out, "12\n12\n2\n");
+    outcome_release(&outcome);
+}
+
+/* ---- what goes wrong ---- */
+
+/* Only rank 0 knows of the loss, and only when the next step is under way. */
+Test(device, a_loss_that_is_not_finite_ends_the_run_on_all)
+{
+    toy("nan=2");
+    REFUSED(SMALL "-n 3 --allreduce=ring --steps=9" TOY, 1, "rank 0", "step 2: the loss is nan");
+    REFUSED(SMALL "-n 2 --allreduce=double-buffered --steps=9" TOY, 1, "rank 0", "step 2: the loss is nan");
+    REFUSED(SMALL "-n 3 --allreduce=gossip --steps=9" TOY, 1, "rank 0", "step 2: the loss is nan");
+    REFUSED(SMALL "-n 1 --allreduce=ring --steps=9" TOY, 1, "step 2: the loss is nan");
+    toy("nan=5"); /* the last one of the run, and of an epoch */
+    REFUSED(SMALL "-n 2 --allreduce=ring --steps=6" TOY, 1, "rank 0", "step 5: the loss is nan");
+    REFUSED(SMALL "-n 2 --allreduce=double-buffered --steps=6" TOY, 1, "rank 0", "step 5: the loss is nan");
+    REFUSED(SMALL "-n 2 --allreduce=ring --steps=9" TOY, 1, "rank 0", "step 5: the loss is nan");
+}
+
+Test(device, a_gradient_that_is_not_finite_ends_the_run)
+{
+    REFUSED(SMALL "-n 2 --lr=1000000 --weight-decay=1 --steps=30" TOY, 1, "lower --lr");
+    REFUSED(SMALL "-n 2 --allreduce=gossip --lr=1000000 --weight-decay=1 --steps=30" TOY, 1, "lower --lr");
+}
+
+Test(device, a_device_that_fails_ends_the_job)
+{
+    toy("end=4");
+    REFUSED(SMALL "-n 3 --allreduce=rhd --steps=9" TOY, 1, "the toy is lost");
+    REFUSED(SMALL "-n 2 --allreduce=double-buffered --steps=9" TOY, 1, "the toy is lost");
+}
+
+Test(device, a_death_ends_the_job_and_leaves_nothing)
+{
+    struct program program;
+    struct process workers[3];
+    struct outcome outcome;
+    program_start(&program, "train --data=. --model=cnn --image-size=9 --batch=4 --threads=1 -n 3 --steps=1000000 "
+                            "--eval=never --out=o" TOY);
+    cr_assert(program_workers(&program, workers, 3));
+    for (int tries = 0; tries < 600 && !file_exists("o/metrics.jsonl"); tries++)
+        clock_sleep_ns(50000000);
+    clock_sleep_ns(300000000);
+    cr_assert_eq(kill((pid_t)workers[1].pid, SIGKILL), 0);
+    cr_expect_lt(processes_gone_after(workers, 3, 20), 10);
+    program_wait(&program, 60, &outcome);
+    expect_one_line(&outcome, "a death");
+    cr_expect(contains(outcome.err, "rank 1"), "%s", outcome.err);
+    outcome_release(&outcome);
+}
+
+Test(device, what_is_not_there_is_said)
+{
+    toy("cards=0");
+    REFUSED(SMALL TOY, 1, "the toy has 0 cards");
+    REFUSED(SMALL "-n 2" TOY, 1, "the toy has 0 cards");
+    toy("cards=1");
+    REFUSED(SMALL "--device=cuda:1", 1, "the toy has 1 cards");
+    cr_assert_eq(setenv("CHORALE_MODULES", ".", 1), 0);
+    REFUSED(SMALL "--device=cuda -n 2", 1, "device cuda: no module", "CUDA toolkit");
+}
+
+Test(device, words_that_do_not_go_together_are_refused)
+{
+    REFUSED(SMALL "--device=gpu", 2, "--device=gpu", "cuda:NUMBER");
+    REFUSED(SMALL "--device=cuda:", 2, "cuda:NUMBER");
+    REFUSED(SMALL "--device=cuda:1x", 2, "cuda:NUMBER");
+    REFUSED(SMALL "--precision=bf16", 2, "computes in f32", "--device=cuda");
+    REFUSED(SMALL "--workspace=1M", 2, "--workspace", "--device=cuda");
+    REFUSED(SMALL "--convolutions=legacy", 2, "--convolutions", "--device=cuda");
+    REFUSED(SMALL "--device=cuda --loss-scale=8", 2, "bf16 needs none");
+    REFUSED(SMALL "--device=cuda --precision=f16 --loss-scale=9", 2, "power of two");
+    REFUSED(SMALL "--device=cuda --wire=top-k --allreduce=naive -n 2", 2, "top-k");
+}

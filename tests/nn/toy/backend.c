@@ -1,0 +1,233 @@
+/* backend.c - the toy's backend: the cpu backend over device memory, put off (toy.h). */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "tests/nn/toy/toy.h"
+
+enum { SLOTS = 2 };
+
+struct backend {
+    const struct model *model;
+    struct device *device;
+    struct backend *cpu;
+    uint64_t put, done, collected; /* steps */
+    struct step_result result[SLOTS];
+    bool finite; /* what updates have read so far */
+};
+
+static float *floats(const void *memory, size_t count)
+{
+    return toy_touch(memory, count * sizeof(float), false);
+}
+
+static enum status open_backend(const struct backend_request *request, struct backend **backend)
+{
+    void *memory = NULL;
+    *backend = NULL;
+    struct backend_request cpu = *request;
+    cpu.device = NULL;
+    cpu.precision = PRECISION_F32;
+    TRY(memory_zeroed(&memory, 1, sizeof(struct backend)));
+    struct backend *made = memory;
+    made->model = request->model;
+    made->device = request->device;
+    made->finite = true;
+    const enum status status = backend_cpu.open(&cpu, &made->cpu);
+    if (status < 0)
+        free(made);
+    else
+        *backend = made;
+    return status;
+}
+
+static void close_backend(struct backend *backend)
+{
+    if (backend == NULL)
+        return;
+    toy_finish(backend->device);
+    backend_cpu.close(backend->cpu);
+    free(backend);
+}
+
+static enum status to_native(struct backend *backend, const float *canonical, float *native)
+{
+    toy_finish(backend->device);
+    return backend_cpu.to_native(backend->cpu, canonical, floats(native, backend->model->parameters));
+}
+
+static enum status to_canonical(struct backend *backend, const float *native, float *canonical)
+{
+    toy_finish(backend->device);
+    return backend_cpu.to_canonical(backend->cpu, floats(native, backend->model->parameters), canonical);
+}
+
+/* ---- a step ---- */
+
+struct step {
+    struct toy_work work;
+    struct backend *backend;
+    const float *parameters;
+    float *state, *gradients;
+    struct batch batch;
+};
+
+static void must(enum status status)
+{
+    if (status < 0)
+        toy_fault(status_message());
+}
+
+/* The images are read only now. */
+static void run_step(struct toy_work *work)
+{
+    const struct step *step = (struct step *)work;
+    struct backend *backend = step->backend;
+    const struct model *model = backend->model;
+    struct step_result *result = &backend->result[backend->done % SLOTS];
+    float *gradients = floats(step->gradients, model->parameters);
+    if (toy_touch(step->batch.canonical, 1, true) == NULL || toy_touch(step->batch.labels, 1, true) == NULL)
+        toy_fault("images in memory that is not pinned");
+    must(backend_cpu.step(backend->cpu, floats(step->parameters, model->parameters), floats(step->state, model->state),
+                          &step->batch, gradients));
+    must(backend_cpu.collect(backend->cpu, result));
+    result->updates_finite = backend->finite;
+    if ((long long)backend->done == toy_settings()->nan && toy_local_rank(backend->device) == 0)
+        result->loss = NAN; /* its gradient stays finite: nobody else can know */
+    backend->done++;
+}
+
+static enum status put_step(struct backend *backend, const float *parameters, float *state, const struct batch *batch,
+                            float *gradients)
+{
+    if ((long long)backend->put == toy_settings()->end)
+        return fail(STATUS_IO, "device cuda: the toy is lost");
+    if (backend->put - backend->collected >= SLOTS)
+        return fail(STATUS_INTERNAL, "toy: more than %d steps are uncollected", SLOTS);
+    void *memory = NULL;
+    TRY(memory_zeroed(&memory, 1, sizeof(struct step)));
+    struct step *step = memory;
+    *step = (struct step){.work = {.run = run_step},
+                          .backend = backend,
+                          .parameters = parameters,
+                          .state = state,
+                          .gradients = gradients,
+                          .batch = *batch};
+    toy_put(backend->device, &step->work);
+    backend->put++;
+    return STATUS_OK;
+}
+
+static enum status collect(struct backend *backend, struct step_result *result)
+{
+    if (backend->put == backend->collected)
+        return fail(STATUS_INTERNAL, "collect: no step is uncollected");
+    if (backend->done == backend->collected)
+        toy_finish(backend->device);
+    *result = backend->result[backend->collected++ % SLOTS];
+    return STATUS_OK;
+}
+
+/* ---- update ---- */
+
+struct update_work {
+    struct toy_work work;
+    struct backend *backend;
+    struct update update;
+    const float *gradient;
+    float *velocity, *parameters;
+};
+
+static void run_update(struct toy_work *work)
+{
+    const struct update_work *of = (struct update_work *)work;
+    const struct model *model = of->backend->model;
+    const float rate = (float)of->update.rate, momentum = (float)of->update.momentum;
+    const float *gradient = floats(of->gradient, model->parameters);
+    float *velocity = floats(of->velocity, model->parameters), *parameters = floats(of->parameters, model->parameters);
+    for (int t = 0; t < model->tensors; t++) {
+        const struct tensor *tensor = &model->tensor[t];
+        const float decay = tensor->decays ? (float)of->update.weight_decay : 0.0F;
+        for (size_t i = tensor->offset; i < tensor->offset + tensor->count; i++) {
+            const float w = parameters[i];
+            of->backend->finite = of->backend->finite && isfinite(gradient[i]);
+            velocity[i] = momentum * velocity[i] + (gradient[i] + decay * w);
+            parameters[i] = w - rate * velocity[i];
+        }
+    }
+}
+
+static enum status put_update(struct backend *backend, const struct update *update, const float *gradient,
+                              float *velocity, float *parameters)
+{
+    void *memory = NULL;
+    TRY(memory_zeroed(&memory, 1, sizeof(struct update_work)));
+    struct update_work *work = memory;
+    *work = (struct update_work){.work = {.run = run_update},
+                                 .backend = backend,
+                                 .update = *update,
+                                 .gradient = gradient,
+                                 .velocity = velocity,
+                                 .parameters = parameters};
+    toy_put(backend->device, &work->work);
+    return STATUS_OK;
+}
+
+static enum status updates_finite(struct backend *backend, bool *finite)
+{
+    toy_finish(backend->device);
+    *finite = backend->finite;
+    return STATUS_OK;
+}
+
+/* ---- the rest ---- */
+
+static enum status evaluate(struct backend *backend, const float *parameters, const float *state,
+                            const struct batch *batch, double *loss_sum, size_t *correct)
+{
+    const struct model *model = backend->model;
+    if (backend->put != backend->collected)
+        return fail(STATUS_INTERNAL, "evaluate: a step is uncollected");
+    toy_finish(backend->device);
+    return backend_cpu.evaluate(backend->cpu, floats(parameters, model->parameters), floats(state, model->state), batch,
+                                loss_sum, correct);
+}
+
+static enum status profile(struct backend *backend, struct text *text)
+{
+    return backend_cpu.profile(backend->cpu, text);
+}
+
+static void describe(struct backend *backend, struct text *text)
+{
+    text_add(text, "toy backend: ");
+    backend_cpu.describe(backend->cpu, text);
+}
+
+static size_t memory(struct backend *backend)
+{
+    (void)backend;
+    return 1000;
+}
+
+static const struct backend_ops backend_toy = {
+    .name = "cuda",
+    .open = open_backend,
+    .close = close_backend,
+    .to_native = to_native,
+    .to_canonical = to_canonical,
+    .step = put_step,
+    .collect = collect,
+    .update = put_update,
+    .updates_finite = updates_finite,
+    .evaluate = evaluate,
+    .profile = profile,
+    .describe = describe,
+    .memory = memory,
+};
+
+extern const struct device_module chorale_device;
+
+__attribute__((visibility("default"))) const struct device_module chorale_device = {
+    .version = DEVICE_MODULE_VERSION, .share = status_share, .open = toy_open, .backend = &backend_toy};
