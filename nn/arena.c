@@ -9,7 +9,7 @@ enum status arena_create(const struct place *place, size_t count, float **arena)
     void *memory = NULL;
     *arena = NULL;
     if (place->device != NULL)
-        TRY(place->device->ops->alloc(place->device, bytes, &memory));
+        TRY(comm_device_alloc(place->comm, bytes, &memory));
     else
         TRY(comm_alloc(place->comm, bytes, &memory));
     *arena = memory;
@@ -19,7 +19,7 @@ enum status arena_create(const struct place *place, size_t count, float **arena)
 void arena_destroy(const struct place *place, float *arena)
 {
     if (place->device != NULL)
-        place->device->ops->free(place->device, arena);
+        comm_device_free(place->comm, arena);
     else
         comm_free(place->comm, arena);
 }

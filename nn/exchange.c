@@ -167,7 +167,8 @@ static enum status fill_line(const struct exchanges *exchanges, struct shape *sh
                                          .count = count,
                                          .dtype = DTYPE_F32,
                                          .op = op,
-                                         .wire = wire};
+                                         .wire = wire,
+                                         .on_device = exchanges->device != NULL};
     *line = (struct line){.shape = shape};
     size_t messages = 0;
     TRY_TO(failed, collective_create(&request, &line->collective));
