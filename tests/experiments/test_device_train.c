@@ -210,6 +210,19 @@ Test(device, a_loss_that_is_not_finite_ends_the_run_on_all)
     REFUSED(SMALL "-n 2 --allreduce=ring --steps=9" TOY, 1, "rank 0", "step 5: the loss is nan");
 }
 
+/* Step 5 ends an epoch: what it has spoiled is not evaluated. */
+Test(device, what_is_not_finite_is_not_examined)
+{
+    struct outcome outcome;
+    toy("nan=3");
+    program_run("train --data=. --model=cnn --image-size=9 --batch=4 --threads=1 -n 2 --steps=9" TOY, &outcome);
+    cr_expect_eq(outcome.exit_code, 1);
+    cr_expect(contains(outcome.err, "step 3: the loss is nan"), "%s", outcome.err);
+    cr_expect(!contains(outcome.out, "top-1"), "%s", outcome.out);
+    cr_expect(!contains(outcome.out, "step 9 of 9"), "the run ends at once: %s", outcome.out);
+    outcome_release(&outcome);
+}
+
 Test(device, a_gradient_that_is_not_finite_ends_the_run)
 {
     REFUSED(SMALL "-n 2 --lr=1000000 --weight-decay=1 --steps=30" TOY, 1, "lower --lr");

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "algos/spec.h"
+#include "base/memory.h"
 #include "nn/exchange.h"
 #include "nn/strategies/method.h"
 #include "tests/base/expect.h"
@@ -215,6 +216,65 @@ Test(gossip, does_not_infect_its_neighbours)
     cr_expect_not(finite);
     cr_expect_eq(members[0].starts, 0);
     members_close(members);
+}
+
+/* A device on which an update is only put: what it has read is known when it is asked for. */
+static bool put, spoiled;
+
+static enum status device_alloc(struct device *device, size_t bytes, void **memory)
+{
+    (void)device;
+    return memory_zeroed(memory, 1, bytes);
+}
+
+static void device_free(struct device *device, void *memory)
+{
+    (void)device;
+    free(memory);
+}
+
+static enum status device_update(struct backend *backend, const struct update *update, const float *gradient,
+                                 float *velocity, float *parameters)
+{
+    (void)backend, (void)velocity, (void)parameters;
+    cr_expect_float_eq(update->rate, 0.5 / 3, 1e-12);
+    cr_expect(update->momentum == (double)MOMENTUM && update->weight_decay == (double)DECAY && update->trust == 0);
+    spoiled = !isfinite(gradient[3]);
+    put = true;
+    return STATUS_OK;
+}
+
+static enum status device_finite(struct backend *backend, bool *finite)
+{
+    (void)backend;
+    cr_expect(put);
+    *finite = !spoiled;
+    return STATUS_OK;
+}
+
+Test(gossip, does_not_infect_its_neighbours_from_a_device)
+{
+    static const struct device_ops device_ops = {.alloc = device_alloc, .free = device_free};
+    static const struct backend_ops ops = {.update = device_update, .updates_finite = device_finite};
+    struct device device = {.ops = &device_ops};
+    const struct optimizer_device on = {.device = &device, .ops = &ops};
+    for (int bad = 0; bad < 2; bad++) {
+        struct member members[WORKERS];
+        struct step_plan plan;
+        bool finite = true;
+        members_open(members);
+        struct member *member = &members[0];
+        optimizer_destroy(member->replica.optimizer);
+        EXPECT_OK(optimizer_create(&model, (double)MOMENTUM, (double)DECAY, &on, &member->replica.optimizer));
+        const struct method *method = method_of("gossip", 0, &plan);
+        make_gradient(0, 0, member->parameters, member->gradient[0]);
+        member->gradient[0][3] = bad ? NAN : 1;
+        put = false;
+        EXPECT_OK(method->step(&member->replica, &member->exchanger, &plan, 0, &finite));
+        cr_expect_eq(finite, !bad);
+        cr_expect_eq(member->starts, !bad);
+        members_close(members);
+    }
 }
 
 Test(methods, an_unknown_strategy_is_refused)
