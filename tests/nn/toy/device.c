@@ -41,7 +41,7 @@ static void configure(void)
     settings = (struct toy_settings){.seed = 1, .cards = 1, .end = -1, .nan = -1};
     for (const char *at = words != NULL ? words : ""; *at != '\0'; at += strcspn(at, " "), at += strspn(at, " ")) {
         const char *equals = strchr(at, '=');
-        const long long value = equals != NULL ? strtoll(equals + 1, NULL, 10) : 0;
+        const long long value = equals != NULL ? (long long)strtoull(equals + 1, NULL, 10) : 0;
         if (strncmp(at, "seed=", 5) == 0)
             settings.seed = (uint64_t)value;
         else if (strncmp(at, "cards=", 6) == 0)
