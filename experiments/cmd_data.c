@@ -339,9 +339,12 @@ static json_t *bad_json(const struct inspection *inspection)
 
 static json_t *names_json(const struct inspection *inspection)
 {
-    json_t *array = inspection->facts.class_name != NULL ? json_array() : json_null();
-    for (int c = 0; json_is_array(array) && c < data_classes(inspection->data); c++)
-        (void)json_array_append_new(array, json_string(inspection->facts.class_name[c]));
+    char *const *names = inspection->facts.class_name;
+    if (names == NULL)
+        return json_null();
+    json_t *array = json_array();
+    for (int c = 0; c < data_classes(inspection->data); c++)
+        (void)json_array_append_new(array, json_string(names[c]));
     return array;
 }
 

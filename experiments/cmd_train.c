@@ -337,6 +337,8 @@ static void say_summary(const struct train_summary *summary, bool replayed)
     if (summary->wire.infinite > 0 || summary->wire.nan > 0)
         printf(", on the wire %llu values became infinite and %llu were NaN",
                (unsigned long long)summary->wire.infinite, (unsigned long long)summary->wire.nan);
+    if (summary->data_wait_ms > 0.05 * summary->step_ms)
+        printf("; waited %.2f ms a step for images: more --loaders may help", summary->data_wait_ms);
     if (summary->consensus > 0)
         printf(", consensus distance %.3g", summary->consensus);
     printf("\n%s/summary.json\n", text_string(&summary->folder));

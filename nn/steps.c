@@ -74,8 +74,10 @@ static enum status put(struct trainer *trainer, uint64_t step, float *gradient)
     const struct train_request *request = trainer->request;
     const struct batch nothing = {.count = request->batch};
     const struct batch *batch = &nothing;
+    const uint64_t before = clock_ns();
     if (trainer->loader != NULL)
         TRY(loader_next(trainer->loader, &batch));
+    trainer->wait_s += (double)(clock_ns() - before) * 1e-9;
     TRY(request->backend->step(trainer->backend, trainer->replica.parameters, trainer->state, batch, gradient));
     trainer->put = step + 1;
     return STATUS_OK;

@@ -191,7 +191,7 @@ static json_t *class_names_json(const struct trainer *trainer, const struct data
 }
 
 /* What was trained on. */
-static json_t *data_json(const struct trainer *trainer)
+static json_t *data_json(const struct trainer *trainer, double wait_ms)
 {
     struct data_facts facts;
     char hash[17];
@@ -199,12 +199,12 @@ static json_t *data_json(const struct trainer *trainer)
         return json_null();
     data_facts(trainer->data, &facts);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)facts.class_hash);
-    return json_pack("{ss ss sI sI si so ss ss ss si sI ss}", "format", facts.format, "path", facts.path,
+    return json_pack("{ss ss sI sI si so ss ss ss si sI so ss}", "format", facts.format, "path", facts.path,
                      "train_images", (json_int_t)data_train_count(trainer->data), "test_images",
                      (json_int_t)data_test_count(trainer->data), "classes", data_classes(trainer->data), "class_names",
                      class_names_json(trainer, &facts), "class_hash", hash, "augment", facts.augment, "shard",
                      data_shard_name(trainer->request->shard), "loaders", trainer->request->loaders, "skipped_images",
-                     (json_int_t)trainer->skipped, "notes", facts.notes);
+                     (json_int_t)trainer->skipped, "wait_ms", json_number(wait_ms), "notes", facts.notes);
 }
 
 /* What was asked for. */
@@ -253,7 +253,7 @@ static enum status make_document(const struct trainer *trainer, size_t skip, str
     json_t *document = settings_json(trainer, skip), *results = results_json(trainer, summary);
     bool made = document != NULL && results != NULL && json_object_update(document, results) == 0 &&
                 json_object_set_new(document, "device_memory_bytes", device_memory_json(trainer)) == 0 &&
-                json_object_set_new(document, "data", data_json(trainer)) == 0;
+                json_object_set_new(document, "data", data_json(trainer, summary->data_wait_ms)) == 0;
     json_decref(results);
     if (!made) {
         json_decref(document);
@@ -276,6 +276,7 @@ enum status trainer_summarise(const struct trainer *trainer, struct train_summar
     summary->top1 = trainer->evaluated ? trainer->accuracy.top1 : (double)NAN;
     summary->test_loss = trainer->evaluated ? trainer->accuracy.loss : (double)NAN;
     summary->consensus = trainer->consensus;
+    summary->data_wait_ms = trainer->wait_s / (double)trainer->steps * 1e3;
     summary->wire = trainer->wire;
     TRY(make_document(trainer, skip, summary));
     if (trainer->folder.length == 0)

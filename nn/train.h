@@ -115,6 +115,7 @@ struct train_summary {
     double loss_first, loss_last; /* means of up to 20 steps; NAN: nothing is learnt (replay) */
     double top1, test_loss;       /* NAN: not evaluated */
     double consensus;
+    double data_wait_ms; /* a step, of rank 0: until its images were there */
     double bytes_sent_per_step;
     struct codec_statistics wire; /* of the run, all workers */
     struct text folder;

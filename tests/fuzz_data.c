@@ -363,7 +363,7 @@ static bool try_one(uint64_t seed, uint64_t number, struct jpeg *jpeg, const str
 int main(int argc, char **argv)
 {
     const unsigned long long seed = argument(argc, argv, "--seed", 1), from = argument(argc, argv, "--from", 0);
-    const unsigned long long count = argument(argc, argv, "--count", 900);
+    const unsigned long long count = argument(argc, argv, "--count", 1000);
     static struct input pack;
     struct jpeg *jpeg = NULL;
     unsigned long long good = 0;

@@ -1,4 +1,5 @@
 /* idx.c - MNIST's format: train- and t10k- images-idx3-ubyte and labels-idx1-ubyte, plain or with .gz. Grey. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,7 @@ static bool recognises(const char *path)
 
 static uint32_t big_endian(const unsigned char *bytes)
 {
+    assert(bytes != NULL);
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | (uint32_t)bytes[3];
 }
 

@@ -2,7 +2,6 @@
  * ThreadSanitizer. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -57,8 +56,10 @@ static void expect_equal(const struct data *data, const struct data_order *order
         const struct batch *batch = NULL;
         CHECK(data_train_batch(data, order, step, 1, wanted, labels) >= 0);
         CHECK(loader_next(loader, &batch) >= 0 && batch->count == BATCH);
-        CHECK(memcmp(batch->canonical, wanted, sizeof wanted) == 0);
-        CHECK(memcmp(batch->labels, labels, sizeof labels) == 0);
+        for (int i = 0; i < ELEMENTS; i++)
+            CHECK(batch->canonical[i] == wanted[i]);
+        for (int i = 0; i < BATCH; i++)
+            CHECK(batch->labels[i] == labels[i]);
         if (step > 0)
             loader_done(loader); /* the one before */
     }

@@ -112,16 +112,14 @@ static void add_block(struct archive *archive, const void *bytes, size_t length)
 
 static void add_entry(struct archive *archive, char type, const char *name, const void *bytes, size_t length)
 {
+    static const char ustar[8] = {'u', 's', 't', 'a', 'r', '\0', '0', '0'};
     char header[512] = {0};
     unsigned sum = 0;
     (void)snprintf(header, 100, "%s", name);
     (void)snprintf(header + 100, 8, "%07o", 0644);
     (void)snprintf(header + 124, 12, "%011zo", length);
     header[156] = type;
-    memcpy(header + 257,
-           "ustar\0"
-           "00",
-           8);
+    memcpy(header + 257, ustar, sizeof ustar);
     memset(header + 148, ' ', 8);
     for (int i = 0; i < 512; i++)
         sum += (unsigned char)header[i];
@@ -745,7 +743,10 @@ Test(choosing, synthetic_images_are_the_seeds)
     cr_expect_eq(data_train_count(data[0]), 1281167);
     cr_expect_eq(data_test_count(data[0]), 0);
     cr_expect_arr_eq(images[0], images[1], sizeof images[0]);
-    cr_expect(memcmp(images[0], images[2], sizeof images[0]) != 0);
+    int equal = 0;
+    for (int i = 0; i < 2 * 3 * 8 * 8; i++)
+        equal += images[0][i] == images[2][i];
+    cr_expect_lt(equal, 40, "another seed, other images: %d values are equal", equal);
     for (int k = 0; k < 3; k++)
         data_close(data[k]);
 }
