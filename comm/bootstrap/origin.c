@@ -36,14 +36,16 @@ enum status origin_number(const char *name, const char *by, int low, int high, i
 
 enum status origin_first_host(const char *list, char *host)
 {
-    const size_t stem = strcspn(list, "[,");
-    const char *digits = list[stem] == '[' ? list + stem + 1 : "";
-    const size_t number = strcspn(digits, "-,]");
-    const char *close = list[stem] == '[' ? strchr(digits, ']') : NULL;
+    const size_t stem = strcspn(list, "[,]");
+    const bool ranges = list[stem] == '[';
+    const char *digits = ranges ? list + stem + 1 : "";
+    const size_t number = strspn(digits, "0123456789");
+    const char *close = ranges ? strchr(digits, ']') : NULL;
     const char *rest = close != NULL ? close + 1 : "";
-    const size_t tail = strcspn(rest, ",[");
-    if (stem + number + tail == 0 || stem + number + tail >= ADDRESS_HOST_BYTES ||
-        (list[stem] == '[' && (close == NULL || number == 0)) || rest[tail] == '[')
+    const size_t tail = strcspn(rest, "[,]"), length = stem + number + tail;
+    const bool torn = ranges && (close == NULL || number == 0 || strchr("-,]", digits[number]) == NULL);
+    if (torn || list[stem] == ']' || rest[tail] == '[' || rest[tail] == ']' || length == 0 ||
+        length >= ADDRESS_HOST_BYTES)
         return fail(STATUS_FORMAT, "%.80s: not a list of hosts as Slurm writes it", list);
     (void)snprintf(host, ADDRESS_HOST_BYTES, "%.*s%.*s%.*s", (int)stem, list, (int)number, digits, (int)tail, rest);
     return STATUS_OK;
