@@ -35,19 +35,27 @@ static void put_labels(const char *name, unsigned char count)
     EXPECT_OK(file_write_atomic(name, file, 8 + (size_t)count));
 }
 
+/* Modules are looked for in that folder of the build. False: there is none, as this build was without what it needs. */
+static bool use(const char *folder)
+{
+    char modules[4096], file[4200];
+    (void)snprintf(modules, sizeof modules, "%s", CHORALE_PROGRAM);
+    char *slash = strrchr(modules, '/');
+    cr_assert_not_null(slash);
+    (void)snprintf(slash, sizeof modules - (size_t)(slash - modules), "/%s", folder);
+    cr_assert_eq(setenv("CHORALE_MODULES", modules, 1), 0);
+    (void)snprintf(file, sizeof file, "%s/chorale-device-cuda.so", modules);
+    return file_exists(file);
+}
+
 static void setup(void)
 {
-    char modules[4096];
     program_setup();
     put_images("train-images-idx3-ubyte", TRAIN);
     put_labels("train-labels-idx1-ubyte", TRAIN);
     put_images("t10k-images-idx3-ubyte", TEST);
     put_labels("t10k-labels-idx1-ubyte", TEST);
-    (void)snprintf(modules, sizeof modules, "%s", CHORALE_PROGRAM);
-    char *slash = strrchr(modules, '/');
-    cr_assert_not_null(slash);
-    (void)snprintf(slash, sizeof modules - (size_t)(slash - modules), "/toy");
-    cr_assert_eq(setenv("CHORALE_MODULES", modules, 1), 0);
+    cr_assert(use("toy"));
     cr_assert_eq(setenv("XDG_CACHE_HOME", "/nowhere/to/be/made", 1), 0);
 }
 
@@ -134,6 +142,36 @@ Test(device, gossip)
 Test(device, none)
 {
     same_as_host("--allreduce=none -n 3 --epochs=1.3");
+}
+
+/* ---- the module of CUDA on a fake card ---- */
+
+#define NEAR(a, b, key, most)                                                                                          \
+    cr_expect_float_eq(number_of(a, key), number_of(b, key), most, "%s: %.8g, on the host %.8g", key,                  \
+                       number_of(a, key), number_of(b, key))
+
+Test(device, the_cuda_backend_trains_like_the_host)
+{
+    if (!use("fake"))
+        cr_skip_test("this build has no fake card: it was made without the CUDA toolkit");
+    json_t *host = summary_of("--allreduce=ring -n 2 --steps=4", "");
+    json_t *ring = summary_of("--allreduce=ring -n 2 --steps=4", " --device=cuda --precision=f32");
+    json_t *rhd = summary_of("--allreduce=rhd -n 2 --steps=4", " --device=cuda --precision=f32");
+    json_t *half = summary_of("--allreduce=ring -n 2 --steps=4", " --device=cuda");
+    const json_t *hashes = json_object_get(ring, "parameter_hash");
+    cr_expect_str_eq(string_of(ring, "device"), "cuda");
+    cr_expect(json_equal(json_array_get(hashes, 0), json_array_get(hashes, 1)));
+    cr_expect(json_equal(hashes, json_object_get(rhd, "parameter_hash")), "two addends have one sum");
+    NEAR(ring, host, "loss_first", 1e-5);
+    NEAR(ring, host, "loss_last", 1e-4);
+    NEAR(ring, host, "test_loss", 1e-4);
+    NEAR(half, host, "loss_first", 2e-2);
+    NEAR(half, host, "loss_last", 1e-1);
+    cr_expect_gt(integer_of(ring, "device_memory_bytes"), 12 * integer_of(ring, "parameters"));
+    json_decref(host);
+    json_decref(ring);
+    json_decref(rhd);
+    json_decref(half);
 }
 
 /* ---- what is told ---- */
