@@ -34,6 +34,7 @@ struct jpeg {
     struct jpeg_error_mgr errors;
     struct jpeg_progress_mgr progress;
     jmp_buf escape;
+    enum status failure; /* what the escape was about */
     struct resample *resample;
     uint8_t *row; /* 4 bytes a pixel */
     size_t row_capacity;
@@ -54,15 +55,17 @@ static _Noreturn void give_up(struct jpeg *jpeg)
 
 static enum status say(struct jpeg *jpeg)
 {
+    const bool memory = jpeg->errors.msg_code == JERR_OUT_OF_MEMORY;
     char message[JMSG_LENGTH_MAX];
     jpeg->errors.format_message((j_common_ptr)&jpeg->library, message);
-    return fail(STATUS_FORMAT, "JPEG: %s", message);
+    return fail(memory ? STATUS_NO_MEMORY : STATUS_FORMAT, "JPEG: %s", message);
 }
 
 static void on_error(j_common_ptr library)
 {
-    (void)say(owner(library));
-    give_up(owner(library));
+    struct jpeg *jpeg = owner(library);
+    jpeg->failure = say(jpeg);
+    give_up(jpeg);
 }
 
 /* Warnings that mean lost pixels end the image. */
@@ -96,7 +99,7 @@ static void on_progress(j_common_ptr library)
     struct jpeg *jpeg = owner(library);
     if (!library->is_decompressor || jpeg->library.input_scan_number <= MOST_SCANS)
         return;
-    (void)fail(STATUS_FORMAT, "JPEG: more than %d scans", MOST_SCANS);
+    jpeg->failure = fail(STATUS_FORMAT, "JPEG: more than %d scans", MOST_SCANS);
     give_up(jpeg);
 }
 
@@ -201,7 +204,7 @@ static enum status check_colours(struct jpeg *jpeg)
 static enum status read_header(struct jpeg *jpeg, const uint8_t *bytes, size_t length)
 {
     if (setjmp(jpeg->escape) != 0)
-        return STATUS_FORMAT; /* said */
+        return jpeg->failure;
     jpeg_abort_decompress(&jpeg->library);
     jpeg_mem_src(&jpeg->library, bytes, length);
     (void)jpeg_read_header(&jpeg->library, TRUE);
@@ -314,7 +317,7 @@ enum status jpeg_view(struct jpeg *jpeg, const struct view *view, bool reduced, 
     int first_row = 0, end_row = 0, first_column = 0, end_column = 0;
     size_t skip = 0;
     if (setjmp(jpeg->escape) != 0)
-        return STATUS_FORMAT; /* said */
+        return jpeg->failure;
     TRY(begin_view(jpeg, view, reduced));
     resample_needs(jpeg->resample, &first_row, &end_row, &first_column, &end_column);
     crop_columns(library, first_column, end_column, &skip);

@@ -215,14 +215,14 @@ static enum status take_entry(struct scan *scan)
         return wrong(scan, "no header of a tar file (its checksum is wrong)");
     if (!number(scan->header + 124, 12, &length))
         return wrong(scan, "an entry's size is no number");
-    const bool extension = type == 'L' || type == 'x';
-    if (!extension && scan->long_size != UINT64_MAX)
+    const bool extension = type == 'L' || type == 'x', file = !extension && type != 'g' && type != 'K';
+    if (file && scan->long_size != UINT64_MAX)
         length = scan->long_size;
     if (length > scan->size - scan->at - BLOCK)
         return wrong(scan, "an entry that is longer than the file");
     if (extension) {
         TRY(read_extension(scan, type, length));
-    } else {
+    } else if (file) { /* g and K say nothing about the next one */
         if (scan->long_name[0] != '\0')
             memcpy(scan->name, scan->long_name, sizeof scan->name);
         else

@@ -231,7 +231,9 @@ Test(tar, long_names_of_gnu_and_pax_are_read)
     memset(key, 'k', sizeof key - 1);
     key[sizeof key - 1] = '\0';
     (void)snprintf(name, sizeof name, "%s.jpg", key);
+    add_entry(&archive, 'g', "pax_global_header", "19 comment=nothing\n", 19);
     add_entry(&archive, 'L', "././@LongLink", name, strlen(name) + 1);
+    add_entry(&archive, 'K', "././@LongLink", "elsewhere", 10);
     add_entry(&archive, '0', "cut.jpg", jpeg, length);
     (void)snprintf(name, sizeof name, "%s.cls", key);
     (void)snprintf(pax, sizeof pax, "%zu path=%s\n", strlen(name) + 10, name);
