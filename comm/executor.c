@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "comm/device_link.h"
 #include "comm/executor_internal.h"
 #include "comm/kernels.h"
 
@@ -468,7 +469,7 @@ enum status executor_land(struct comm *comm)
 {
     for (struct team *team = comm->teams; team != NULL; team = team->next)
         for (struct collective *c = team->first; c != NULL; c = c->next)
-            while (c->lent.first != NULL)
+            while (c->lent.first != NULL && !(c->on_device && comm->link->waiting > 0)) /* else it has work still */
                 TRY(land_lent(c, c->lent.first));
     return STATUS_OK;
 }

@@ -213,8 +213,7 @@ static enum status prepare_offer(struct collective *c, struct task *task)
     TRY(out_after(c));
     if (c->coder == NULL && is_shown(c, task, &where))
         return go_on_after(c, SIDE_OUT, task, STEP_OFFER);
-    TRY(device_buffer_take(link, SHELF_SLOT, &task->slot));
-    TRY(device_after(link, SIDE_OUT, task->slot->mark));
+    TRY(device_buffer_take(link, SHELF_SLOT, &task->slot)); /* read last by WORK, if at all */
     if (c->coder != NULL)
         TRY(put_encoded(c, task, task->slot->memory));
     else
@@ -500,12 +499,12 @@ enum status executor_device_start(struct collective *c)
     return try_gate(c, &moved);
 }
 
+/* Copies in and out have each had a task that waited for them. */
 enum status device_close(struct collective *c)
 {
     struct task *task = NULL;
     if (c->closing)
         return STATUS_OK;
-    TRY(device_after_all(link_of(c), SIDE_WORK, SIDE_IN));
     TRY(task_take(c->team->comm, TASK_EXPECT, &task));
     task->collective = c;
     const enum status status = go_on_after(c, SIDE_WORK, task, STEP_CLOSE);
