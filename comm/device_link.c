@@ -19,16 +19,20 @@ struct device_slab {
 
 /* ---- marks ---- */
 
-static enum status mark_make(struct device_link *link, struct device_mark **out)
+/* Not yet recorded. An event stays with its queue: what stands for several moments of one queue can't be mistaken. */
+static enum status mark_make(struct device_link *link, enum side side, struct device_mark **out)
 {
     void *memory = NULL;
-    if (link->spare != NULL) {
-        *out = link->spare;
-        link->spare = (*out)->next;
+    struct device_mark *mark = link->spare[side];
+    if (mark != NULL) {
+        link->spare[side] = mark->next;
+        *mark = (struct device_mark){.event = mark->event, .side = side, .users = 1};
+        *out = mark;
         return STATUS_OK;
     }
     TRY(memory_zeroed(&memory, 1, sizeof(struct device_mark)));
-    struct device_mark *mark = memory;
+    mark = memory;
+    *mark = (struct device_mark){.side = side, .users = 1};
     const enum status status = link->device->ops->event_create(link->device, &mark->event);
     if (status < 0)
         free(mark);
@@ -48,8 +52,8 @@ void device_mark_give(struct device_link *link, struct device_mark *mark)
 {
     if (mark == NULL || --mark->users > 0)
         return;
-    mark->next = link->spare;
-    link->spare = mark;
+    mark->next = link->spare[mark->side];
+    link->spare[mark->side] = mark;
 }
 
 enum status device_mark_take(struct device_link *link, enum side side, struct device_mark **out)
@@ -60,11 +64,8 @@ enum status device_mark_take(struct device_link *link, enum side side, struct de
         *out = device_mark_share(s->latest);
         return STATUS_OK;
     }
-    TRY(mark_make(link, &mark));
-    mark->side = side;
+    TRY(mark_make(link, side, &mark));
     mark->number = s->number;
-    mark->happened = false;
-    mark->users = 1;
     const enum status status = link->device->ops->record(s->queue, mark->event);
     if (status < 0) {
         device_mark_give(link, mark);
@@ -80,10 +81,7 @@ enum status device_mark_compute(struct device_link *link, struct device_mark **o
 {
     const struct device_ops *ops = link->device->ops;
     struct device_mark *mark = NULL;
-    TRY(mark_make(link, &mark));
-    mark->side = SIDES;
-    mark->happened = false;
-    mark->users = 1;
+    TRY(mark_make(link, SIDES, &mark));
     const enum status status = ops->record(ops->compute(link->device), mark->event);
     if (status < 0)
         device_mark_give(link, mark);
@@ -309,11 +307,12 @@ static void sides_close(struct device_link *link)
         link->device->ops->queue_destroy(link->side[side].queue);
         link->device->ops->free(link->device, link->room[side]);
     }
-    while (link->spare != NULL) {
-        struct device_mark *mark = link->spare;
-        link->spare = mark->next;
-        mark_destroy(link, mark);
-    }
+    for (int side = 0; side <= SIDES; side++)
+        while (link->spare[side] != NULL) {
+            struct device_mark *mark = link->spare[side];
+            link->spare[side] = mark->next;
+            mark_destroy(link, mark);
+        }
 }
 
 void device_link_close(struct device_link *link)

@@ -58,7 +58,7 @@ struct device_link {
     struct device *device;
     struct device_side side[SIDES];
     struct device_mark *placed; /* IN: the last copy that went to a vector or scratch planes, not to a slot         */
-    struct device_mark *spare;
+    struct device_mark *spare[SIDES + 1]; /* of each queue, and of the compute queue                                */
     struct device_shelf shelf[SHELVES];
     struct device_slab *slabs;
     void *room[SIDES]; /* on the device, of a segment in half precision: each is used in its queue only */

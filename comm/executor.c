@@ -13,7 +13,7 @@
  * place or to a buffer: nothing is read in the sender's memory but what was encoded for it.
  *
  * Consecutive reductions into one range are done in one pass over it, in their order. All is done in whoever drives
- * progress.
+ * progress. Vectors on a device: the same messages, but the work goes into its queues (executor_device.c).
  */
 #include <stdio.h>
 #include <stdlib.h>
