@@ -14,6 +14,8 @@
 #define REFUSED(expression) cr_assert_eq((expression), CUDA_BAD_ARGUMENT)
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): the arguments are names of variables */
+
 /* Each test body runs in these orders of threads and blocks. */
 extern const unsigned orders[4];
 #define EACH_ORDER(order)                                                                                              \
@@ -21,6 +23,8 @@ extern const unsigned orders[4];
 
 extern const enum dtype storages[3];
 #define EACH_STORAGE(type) for (const enum dtype *type = storages; type < storages + COUNT_OF(storages); type++)
+
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* `bytes` at a multiple of 16, full of NaN, directly before a page that can't be touched, after another one. */
 void *device(size_t bytes);

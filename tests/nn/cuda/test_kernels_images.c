@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "nn/cuda/element.h"
 #include "nn/data.h"
 #include "support_kernels.h"
 
@@ -137,7 +138,7 @@ static void check_against_data(const char *folder, int size, const struct image_
         for (size_t i = 0; i < plane * 8; i++) {
             const size_t p = i / 8, c = i % 8;
             const float expected = c < 3 ? want[c * plane + p] : 0;
-            cr_assert_eq(memcmp(&to[n * plane * 8 + i], &expected, sizeof expected), 0,
+            cr_assert_eq(element_bits(to[n * plane * 8 + i]), element_bits(expected),
                          "size %d, image %zu, pixel %zu, channel %zu", size, n, p, c);
         }
     }

@@ -1,4 +1,5 @@
 /* Pooling against plain loops. */
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -10,12 +11,14 @@ static const struct cuda_shape shapes[] = {{1, 1, 1, 1},  {3, 1, 1, 8},  {2, 2, 
 
 static size_t at(const struct cuda_shape *shape, int n, int y, int x, int c)
 {
-    return (size_t)(((n * shape->height + y) * shape->width + x) * shape->channels + c);
+    const int pixel = (n * shape->height + y) * shape->width + x, i = pixel * shape->channels + c;
+    return (size_t)i;
 }
 
 static size_t elements(const struct cuda_shape *shape)
 {
-    return (size_t)(shape->images * shape->height * shape->width * shape->channels);
+    const int count = shape->images * shape->height * shape->width * shape->channels;
+    return (size_t)count;
 }
 
 static struct cuda_shape pooled(const struct cuda_shape *shape)
@@ -108,6 +111,7 @@ static void check_average(const struct cuda_shape *shape, enum dtype storage)
 {
     const size_t count = elements(shape), channels = (size_t)shape->channels, small = (size_t)shape->images * channels;
     const size_t pixels = (size_t)shape->height * (size_t)shape->width;
+    assert(channels > 0 && pixels > 0);
     float *x = calloc(count, sizeof *x), *dy = calloc(small, sizeof *dy);
     for (size_t i = 0; i < count; i++)
         x[i] = storage_round(storage, number(3, i));
