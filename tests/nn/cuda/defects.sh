@@ -36,7 +36,7 @@ no-smoothing@kernels/loss.cu@s/ - smooth;/;/@loss
 tie-for-the-label@kernels/loss.cu@s/k < label)/k > label)/@loss
 contracted@element.h@s/(g + decay \* \*w);/fmaf(decay, *w, g);/@update
 copy-not-padded@kernels/update.cu@s/within \/ tensor.channels \* tensor.padded/within/@update
-entry-too-far@kernels/update.cu@s/arena.tensor\[middle\].offset <= e/arena.tensor[middle].offset < e/@update
+entry-too-far@kernels/update.cu@s/e + count <= tensor.offset + tensor.count/e <= tensor.offset + tensor.count/@update
 head-skipped@kernels/device.h@s/begin = p \* W < span.shift ? 0 : p \* W - span.shift/begin = p * W/@collective
 not-rounded-between@kernels/collective.cu@s/result.element\[k\] = last ? finish(v) : as::put(v);/result.element[k] = finish(v);/@collective
 zeros-alike@element.h@/element_min_f32/,/^}/s/element_bits(a) >> 31 ? a : b/a/@collective
