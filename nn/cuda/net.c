@@ -127,9 +127,23 @@ static enum status make_convolution(struct cuda_net *net, const struct cuda_node
         .workspace_cap = request->workspace,
         .implementation = request->legacy ? DNN_LEGACY : DNN_GRAPH,
     };
-    TRY(dnn_convolution_create(request->dnn, &convolution, &work->convolution));
-    net->workspace_bytes = larger(net->workspace_bytes, dnn_convolution_workspace(work->convolution));
-    return STATUS_OK;
+    return dnn_convolution_create(request->dnn, &convolution, &work->convolution);
+}
+
+/* What the largest node wants. */
+static void measure_workspace(struct cuda_net *net)
+{
+    net->workspace_bytes = 0;
+    for (int k = 0; k < net->plan->nodes; k++) {
+        const struct cuda_node *node = &net->plan->node[k];
+        const struct cuda_value *out = output_of(net, node);
+        size_t bytes = 0;
+        if (node->kind == CUDA_CONV)
+            bytes = dnn_convolution_workspace(net->work[k].convolution);
+        else if (node->kind == CUDA_NORM)
+            bytes = cuda_norm_workspace(out->rows, out->channels);
+        net->workspace_bytes = larger(net->workspace_bytes, bytes);
+    }
 }
 
 static enum status make_work(struct cuda_net *net, size_t *channels)
@@ -139,14 +153,12 @@ static enum status make_work(struct cuda_net *net, size_t *channels)
     net->work = memory;
     for (int k = 0; k < net->plan->nodes; k++) {
         const struct cuda_node *node = &net->plan->node[k];
-        const struct cuda_value *out = output_of(net, node);
         if (node->kind == CUDA_CONV)
             TRY(make_convolution(net, node, &net->work[k]));
-        if (node->kind == CUDA_NORM) {
-            *channels += out->channels;
-            net->workspace_bytes = larger(net->workspace_bytes, cuda_norm_workspace(out->rows, out->channels));
-        }
+        else if (node->kind == CUDA_NORM)
+            *channels += output_of(net, node)->channels;
     }
+    measure_workspace(net);
     return STATUS_OK;
 }
 
@@ -211,22 +223,44 @@ static enum status choose_with(struct cuda_net *net, void *filter, void *gradien
     return STATUS_OK;
 }
 
+/* Of the largest filter that is still to be timed. */
+static size_t undecided_bytes(const struct cuda_net *net)
+{
+    size_t bytes = 0;
+    for (int k = 0; k < net->plan->nodes; k++) {
+        const struct cuda_node *node = &net->plan->node[k];
+        if (node->kind == CUDA_CONV && dnn_convolution_undecided(net->work[k].convolution))
+            bytes = larger(bytes, filter_bytes(net, node));
+    }
+    return bytes;
+}
+
+/* The chosen ones may want less than the candidates. */
+static enum status shrink_workspace(struct cuda_net *net)
+{
+    const size_t before = net->workspace_bytes;
+    measure_workspace(net);
+    if (net->workspace_bytes == before)
+        return STATUS_OK;
+    net->device->ops->free(net->device, net->workspace);
+    net->workspace = NULL;
+    net->memory -= before;
+    return take(net, net->workspace_bytes, &net->workspace);
+}
+
 static enum status choose_convolutions(struct cuda_net *net)
 {
     struct device *device = net->device;
-    size_t bytes = 0;
+    const size_t bytes = undecided_bytes(net);
     void *filter = NULL, *gradient = NULL;
-    for (int k = 0; k < net->plan->nodes; k++) {
-        if (net->plan->node[k].kind == CUDA_CONV && dnn_convolution_undecided(net->work[k].convolution))
-            bytes = larger(bytes, filter_bytes(net, &net->plan->node[k]));
-    }
+    enum status status;
     if (bytes == 0 || !net->request.measure)
         return STATUS_OK;
-    enum status status;
     TRY_TO(done, device->ops->alloc(device, bytes, &filter));
     TRY_TO(done, device->ops->alloc(device, bytes, &gradient));
     TRY_TO(done, choose_with(net, filter, gradient));
     TRY_TO(done, dnn_remember(net->request.dnn));
+    TRY_TO(done, shrink_workspace(net));
 done:
     device->ops->free(device, filter);
     device->ops->free(device, gradient);

@@ -1,8 +1,9 @@
 #!/bin/sh
-# defects.sh - plants defects in the CUDA kernels, one at a time, and shows that the suite that is told notices.
+# defects.sh - plants defects in the CUDA kernels and in their host code, one at a time, and shows that the suite that is
+# told notices.
 #
-# In a copy of the tree each defect below is made by one sed command, and the suite is built (for the host: no GPU, no
-# toolkit) and run. Takes some minutes, and is not a part of the tests.
+# In a copy of the tree each defect below is made by one sed command, and the suite is built (for the host: no GPU; those
+# of host code want the toolkit and are left out without it) and run. Takes some minutes, and is not a part of the tests.
 #
 #   tests/nn/cuda/defects.sh [NAME...]      all defects, or only these
 #
@@ -44,6 +45,30 @@ tail-too-long@kernels/device.h@s/begin == W \&\& end <= span.count/begin == W/@c
 double-rounding@element.h@s/magnitude + 0xfff/magnitude + 0x1000/@convert
 crop-one-further@element.h@s/ceilf(begin + extent) - 1;/ceilf(begin + extent);/@images
 flip-one-further@kernels/images.cu@s/out_width - 1 - x/out_width - 2 - x/@images
+no-wait-for-copies@input.c@s/return input->ops->order(input->ops->compute(input->device), to->copied);/return STATUS_OK;/@host
+result-before-step@cuda.c@s/TRY(cuda_check(cudaEventSynchronize(slot->end), "a step"));//@host
+slots-shared@cuda.c@s/(int)(backend->put % CUDA_SLOTS)/0/@host
+padding-forgotten@net.c@s/\.padding = layer->padding,/.padding = layer->kernel > 3 ? layer->padding : layer->padding * (layer->stride == 1),/@host
+workspace-short@net.c@s/TRY(take(net, net->workspace_bytes, &net->workspace));/TRY(take(net, net->workspace_bytes \/ 2, \&net->workspace));/@host
+norm-workspace-forgotten@net.c@s/net->workspace_bytes = larger(net->workspace_bytes, cuda_norm_workspace(out->rows, out->channels));//@host
+stale-working-copies@net.c@s/TRY(cuda_weights_pack(net->weights, pass->parameters));/static int packed; if (packed++ < 1) TRY(cuda_weights_pack(net->weights, pass->parameters));/@host
+beta-not-zero@linear.c@s/const float zero = 0;/const float zero = 1;/@host
+convolution-beta@dnn_legacy.c@s/const float one = 1, zero = 0;/const float one = 1, zero = 1;/@host
+loss-scale-stays@net.c@s/cuda_weights_settle(net->weights, pass->gradients, filter, 1 \/ net->request.loss_scale)/cuda_weights_settle(net->weights, pass->gradients, filter, 1)/@host
+second-gradient-lost@net.c@s/\.more = address(net, node->more),//@host
+input-overwritten@plan.c@s/keep_until(plan, plan->value\[node->input\].span, again ? backward : k);/keep_until(plan, plan->value[node->input].span, k);/@host
+gradient-overwritten@plan.c@s/    keep_until(plan, node->gradient, moment);//@host
+mask-overwritten@plan.c@s/    keep_until(plan, node->kept, backward);//@host
+swapped-product@linear.c@/^enum status cuda_linear_backward_data/,/^}/s/\.of_a = CUBLAS_OP_N/.of_a = CUBLAS_OP_T/@host
+graph-of-other-state@replays.c@s/return a->number == b->number \&\& memcmp(a->address, b->address, sizeof a->address) == 0;/return a->number == b->number;/@host
+forward-order@weights.c@s/to_native ? channels : taps, to_native ? taps : channels/channels, taps/@host
+flag-forgotten@cuda.c@s/\.not_finite = backend->not_finite};/};/@host
+no-running-statistics@net.c@s/\.running_mean = state,/.running_mean = training ? state : net->work[k].mean,/@host
+labels-not-copied@input.c@/^enum status cuda_input_convert/,/^}/{/TRY(input->ops->copy/,/\*batch->labels));/d}@host
+boxes-forgotten@input.c@s/TRY(copy_boxes(input, to, batch));/;/@host
+leak@net.c@s/net->row_rank, net->loss,/net->row_rank, NULL,/@host
+smoothing-in-evaluation@net.c@s/training ? net->request.label_smoothing : 0/net->request.label_smoothing/@host
+profile-disturbs@cuda.c@s/\.parameters = backend->latest.parameters, .state = profiler->state/.parameters = backend->latest.parameters, .state = backend->latest.state/@host
 LIST
 }
 
@@ -58,15 +83,27 @@ passes() {
     IPATH_NO_BACKTRACE=1 timeout -k 5 300 "$copy/build/tests/nn/cuda/$1" >"$copy/run.log" 2>&1
 }
 
+program_of() {
+    case $1 in
+    host) echo nn_test_cuda ;;
+    *) echo "nn_test_kernels_$1" ;;
+    esac
+}
+
 mkdir "$copy/tree" && (cd "$root" && tar -cf - --exclude=./build --exclude=./.git --exclude=./results .) |
     tar -xf - -C "$copy/tree" || exit 2
-if ! cmake -S "$copy/tree" -B "$copy/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCHORALE_CUDA=OFF >"$copy/build.log" 2>&1 ||
+if ! cmake -S "$copy/tree" -B "$copy/build" -G Ninja -DCMAKE_BUILD_TYPE=Release >"$copy/build.log" 2>&1 ||
     ! build nn_kernels_tests; then
     echo "defects.sh: the tree itself does not build" >&2
     exit 2
 fi
-for suite in norm pool loss update collective convert images; do
-    passes "nn_test_kernels_$suite" || {
+host=""
+if grep -q '^CUDNN_LIBRARY:.*=/' "$copy/build/CMakeCache.txt"; then
+    host=host
+    build nn_test_cuda || exit 2
+fi
+for suite in norm pool loss update collective convert images $host; do
+    passes "$(program_of "$suite")" || {
         echo "defects.sh: $suite fails without any defect" >&2
         exit 2
     }
@@ -76,19 +113,24 @@ failed=0
 defects >"$copy/list"
 while IFS='@' read -r name file command suite <&3; do
     case " $* " in *" $name "* | "  ") ;; *) continue ;; esac
+    program=$(program_of "$suite")
+    if [ "$suite$host" = host ]; then
+        printf '%-26s %-12s %s\n' "$name" "$suite" "left out: no CUDA toolkit"
+        continue
+    fi
     target=$copy/tree/nn/cuda/$file
     cp "$target" "$copy/good"
     sed "$command" "$copy/good" >"$target"
-    if cmp -s "$copy/good" "$target" || ! build "nn_test_kernels_$suite"; then
+    if cmp -s "$copy/good" "$target" || ! build "$program"; then
         echo "defects.sh: $name no longer applies: change its sed command" >&2
         exit 2
     fi
-    if passes "nn_test_kernels_$suite"; then
+    if passes "$program"; then
         verdict=missed failed=1
     else
         verdict=noticed
     fi
-    printf '%-22s %-12s %s\n' "$name" "$suite" "$verdict"
+    printf '%-26s %-12s %s\n' "$name" "$suite" "$verdict"
     cp "$copy/good" "$target"
 done 3<"$copy/list"
 exit $failed
