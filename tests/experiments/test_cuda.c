@@ -1,0 +1,86 @@
+/* test_cuda.c - `chorale --device=cuda` from the outside: what it says without a card, and the whole program on the fake
+ * device (tests/nn/cuda/fake/fake.h) where that was built.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "support_program.h"
+
+#define SMALL " --model=cnn --image-size=16 --batch=4 --threads=1 --steps=4 --seed=3 --eval=never"
+#define ON_CUDA " --device=cuda --precision=f32 --deterministic"
+
+TestSuite(cuda, .init = program_setup, .fini = program_teardown, .timeout = 300);
+
+/* The folder of the build, or one below it. */
+static void folder_of_build(struct text *folder, const char *below)
+{
+    text_add(folder, CHORALE_PROGRAM);
+    folder->length = (size_t)(strrchr(folder->data, '/') - folder->data);
+    text_add(folder, below);
+    cr_assert_geq(text_check(folder), 0);
+}
+
+/* Where the real module or the fake one lies; the test is skipped where it was not built. */
+static void take_modules(const char *below)
+{
+    struct text folder = {0}, module = {0};
+    folder_of_build(&folder, below);
+    text_addf(&module, "%s/chorale-device-cuda.so", text_string(&folder));
+    if (access(text_string(&module), R_OK) != 0)
+        cr_skip_test("%s was not built: no CUDA toolkit", text_string(&module));
+    cr_assert_eq(setenv("CHORALE_MODULES", text_string(&folder), 1), 0);
+    text_release(&folder);
+    text_release(&module);
+}
+
+Test(cuda, without_a_module_one_line_tells_what_it_is_built_with)
+{
+    cr_assert_eq(setenv("CHORALE_MODULES", "/nonexistent", 1), 0);
+    REFUSED("train --allreduce=ring -n 1 --device=cuda" SMALL, 1,
+            "device cuda: no module /nonexistent/chorale-device-cuda.so", "CUDA toolkit");
+}
+
+Test(cuda, without_a_driver_one_line_tells_it)
+{
+    take_modules("");
+    if (access("/proc/driver/nvidia/version", R_OK) == 0)
+        cr_skip_test("this machine has an NVIDIA driver");
+    REFUSED("train --allreduce=ring -n 1 --device=cuda" SMALL, 1, "device cuda: no NVIDIA driver on this machine");
+}
+
+static const char *hash_of(const json_t *summary, size_t worker)
+{
+    const char *hash = json_string_value(json_array_get(json_object_get(summary, "parameter_hash"), worker));
+    cr_assert_not_null(hash);
+    return hash;
+}
+
+/* Stored bytes are resized on the device, steps run ahead, gradients travel: the losses are the cpu's all the same. */
+Test(cuda, two_workers_train_as_on_the_cpu)
+{
+    take_modules("/fake");
+    json_t *ours = program_json("train --allreduce=ring -n 2 --out=cuda --json" ON_CUDA SMALL);
+    json_t *theirs = program_json("train --allreduce=ring -n 2 --out=cpu --json --device=cpu" SMALL);
+    static const char *const losses[] = {"loss_first", "loss_last"};
+    for (size_t k = 0; k < 2; k++) {
+        const double loss = json_number_value(json_object_get(theirs, losses[k]));
+        cr_expect_float_eq(json_number_value(json_object_get(ours, losses[k])), loss, 1e-5 * loss, "%s", losses[k]);
+    }
+    cr_expect_str_eq(string_of(ours, "device"), "cuda");
+    cr_expect_str_eq(hash_of(ours, 0), hash_of(ours, 1), "both workers hold the same");
+    json_decref(ours);
+    json_decref(theirs);
+}
+
+Test(cuda, bits_are_the_same_in_every_order_of_queues)
+{
+    take_modules("/fake");
+    json_t *one = program_json("train --allreduce=ring -n 1 --out=one --json" ON_CUDA SMALL);
+    cr_assert_eq(setenv("CHORALE_FAKE", "seed=5", 1), 0);
+    json_t *other = program_json("train --allreduce=ring -n 1 --out=other --json" ON_CUDA SMALL);
+    cr_expect_str_eq(hash_of(one, 0), hash_of(other, 0));
+    json_decref(one);
+    json_decref(other);
+}
