@@ -103,19 +103,6 @@ int address_listen(const struct addrinfo *address, int *out)
     return 0;
 }
 
-int address_port(int fd)
-{
-    struct sockaddr_storage name;
-    socklen_t bytes = sizeof name;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-    if (getsockname(fd, (struct sockaddr *)&name, &bytes) != 0)
-        return 0;
-    memcpy(&v4, &name, sizeof v4);
-    memcpy(&v6, &name, sizeof v6);
-    return ntohs(name.ss_family == AF_INET6 ? v6.sin6_port : v4.sin_port);
-}
-
 void address_tune(int fd)
 {
     const int on = 1, silent = SILENT_SECONDS, probe = PROBE_SECONDS, probes = PROBES;

@@ -28,8 +28,6 @@ bool address_is_loopback(const struct sockaddr *address);
 
 /* A non-blocking listening socket on exactly this address. errno's value, 0 when it listens. */
 int address_listen(const struct addrinfo *address, int *fd);
-/* The port that it got. */
-int address_port(int fd);
 
 /* One attempt at all addresses, until `deadline`. errno's value, 0 when connected; *fd is non-blocking. A connection
  * whose other end vanishes without a word is given up after some seconds (ETIMEDOUT while reading). */

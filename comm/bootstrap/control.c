@@ -201,14 +201,14 @@ enum status control_text_get(const unsigned char *payload, size_t length, enum s
     return STATUS_OK;
 }
 
-void control_token_text(const unsigned char token[CONTROL_TOKEN_BYTES], char text[CONTROL_TOKEN_TEXT])
+void control_hex_put(const unsigned char *bytes, size_t count, char *text)
 {
     static const char digits[] = "0123456789abcdef";
-    for (size_t i = 0; i < CONTROL_TOKEN_BYTES; i++) {
-        text[2 * i] = digits[token[i] >> 4];
-        text[2 * i + 1] = digits[token[i] & 15];
+    for (size_t i = 0; i < count; i++) {
+        text[2 * i] = digits[bytes[i] >> 4];
+        text[2 * i + 1] = digits[bytes[i] & 15];
     }
-    text[CONTROL_TOKEN_TEXT - 1] = '\0';
+    text[2 * count] = '\0';
 }
 
 static int hex_digit(char c)
@@ -220,14 +220,29 @@ static int hex_digit(char c)
     return -1;
 }
 
+int control_hex_get(const char *text, unsigned char *bytes, size_t most)
+{
+    const size_t length = strlen(text), count = length / 2;
+    if (length % 2 != 0 || count > most)
+        return -1;
+    for (size_t i = 0; i < count; i++) {
+        const int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+        if (high < 0 || low < 0)
+            return -1;
+        bytes[i] = (unsigned char)(high * 16 + low);
+    }
+    return (int)count;
+}
+
+void control_token_text(const unsigned char token[CONTROL_TOKEN_BYTES], char text[CONTROL_TOKEN_TEXT])
+{
+    control_hex_put(token, CONTROL_TOKEN_BYTES, text);
+}
+
 enum status control_token_parse(const char *text, unsigned char token[CONTROL_TOKEN_BYTES])
 {
-    bool whole = strlen(text) == CONTROL_TOKEN_TEXT - 1;
-    for (size_t i = 0; whole && i < CONTROL_TOKEN_BYTES; i++) {
-        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
-        whole = high >= 0 && low >= 0;
-        token[i] = (unsigned char)(whole ? high * 16 + low : 0);
-    }
+    if (control_hex_get(text, token, CONTROL_TOKEN_BYTES) == CONTROL_TOKEN_BYTES)
+        return STATUS_OK;
     /* the token itself is a secret: not in the text */
-    return whole ? STATUS_OK : fail(STATUS_USAGE, "CHORALE_TOKEN: not %d hexadecimal digits", CONTROL_TOKEN_TEXT - 1);
+    return fail(STATUS_USAGE, "CHORALE_TOKEN: not %d hexadecimal digits", CONTROL_TOKEN_TEXT - 1);
 }

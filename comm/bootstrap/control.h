@@ -125,6 +125,10 @@ size_t control_text_put(unsigned char *payload, enum status status, const char *
 /* `text` holds CONTROL_TEXT_BYTES + 1. A status that is no failure is taken for STATUS_INTERNAL. */
 enum status control_text_get(const unsigned char *payload, size_t length, enum status *status, char *text) MUST_CHECK;
 
+/* Hexadecimal, small letters; `text` holds 2 * count + 1. */
+void control_hex_put(const unsigned char *bytes, size_t count, char *text);
+/* How many bytes the text has; -1: it is no such text, or has more than `most`. */
+int control_hex_get(const char *text, unsigned char *bytes, size_t most);
 void control_token_text(const unsigned char token[CONTROL_TOKEN_BYTES], char text[CONTROL_TOKEN_TEXT]);
 enum status control_token_parse(const char *text, unsigned char token[CONTROL_TOKEN_BYTES]) MUST_CHECK;
 

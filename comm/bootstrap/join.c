@@ -222,32 +222,6 @@ done:
 
 /* ---- a key-value store ---- */
 
-static void hex_put(const unsigned char *bytes, size_t count, char *text)
-{
-    for (size_t i = 0; i < count; i++)
-        (void)snprintf(text + 2 * i, 3, "%02x", bytes[i]);
-}
-
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* The bytes, and how many there are; -1: it is no such text, or has more than `most`. */
-static int hex_get(const char *text, unsigned char *bytes, size_t most)
-{
-    const size_t count = strlen(text) / 2;
-    if (strlen(text) % 2 != 0 || count > most)
-        return -1;
-    for (size_t i = 0; i < count; i++) {
-        const int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
-        if (high < 0 || low < 0)
-            return -1;
-        bytes[i] = (unsigned char)(high * 16 + low);
-    }
-    return (int)count;
-}
-
 enum { CARD_BYTES = EXCHANGE_VALUE_BYTES / 2 - 1, CARD_SERVER = 'A', CARD_FAILURE = 'E' };
 
 void join_card_put(const char *address, const unsigned char token[PROOF_TOKEN_BYTES], char *text)
@@ -256,7 +230,7 @@ void join_card_put(const char *address, const unsigned char token[PROOF_TOKEN_BY
     const size_t length = strnlen(address, CARD_BYTES - 1 - PROOF_TOKEN_BYTES);
     memcpy(card + 1, token, PROOF_TOKEN_BYTES);
     memcpy(card + 1 + PROOF_TOKEN_BYTES, address, length);
-    hex_put(card, 1 + PROOF_TOKEN_BYTES + length, text);
+    control_hex_put(card, 1 + PROOF_TOKEN_BYTES + length, text);
 }
 
 void join_card_put_failure(const char *why, char *text)
@@ -264,14 +238,14 @@ void join_card_put_failure(const char *why, char *text)
     unsigned char card[CARD_BYTES] = {CARD_FAILURE};
     const size_t length = strnlen(why, CARD_BYTES - 1);
     memcpy(card + 1, why, length);
-    hex_put(card, 1 + length, text);
+    control_hex_put(card, 1 + length, text);
 }
 
 enum status join_card_get(const char *text, char *address, unsigned char token[PROOF_TOKEN_BYTES])
 {
     unsigned char card[CARD_BYTES];
     char line[CARD_BYTES + 1];
-    const int bytes = hex_get(text, card, sizeof card);
+    const int bytes = control_hex_get(text, card, sizeof card);
     if (bytes >= 1 && card[0] == CARD_FAILURE) {
         control_line_get(line, card + 1, (size_t)bytes - 1);
         return fail(STATUS_UNAVAILABLE, "rank 0: %s", line);

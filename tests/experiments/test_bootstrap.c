@@ -258,9 +258,12 @@ Test(bootstrap, a_death_is_named_by_variables)
     a_death_is_named("variables");
 }
 
+/* It takes long to begin: one victim, another in each run. */
 Test(bootstrap, a_death_is_named_under_torchrun)
 {
-    a_death_is_named("torchrun");
+    const struct launcher *launcher = launcher_named("torchrun");
+    skip_without(launcher);
+    kill_one(launcher, (int)rng_below(rng_key(test_seed(), "victim", 0, 0), 0, 3));
 }
 
 /* ---- environments that are torn ---- */
@@ -297,6 +300,36 @@ Test(bootstrap, nobody_trains_alone_by_mistake)
         refused(torn[i][0], "bench -n 2 --allreduce=ring --sizes=8..8", torn[i][1]);
     }
     refused("SLURM_JOB_ID=7 SLURM_NTASKS=4", TRAIN "--steps=1", "SLURM_NTASKS=4");
+}
+
+Test(bootstrap, a_missing_module_is_named)
+{
+    const struct launcher *launcher = launcher_named("openmpi");
+    struct program program;
+    struct outcome outcome;
+    skip_without(launcher);
+    program_start_script(&program,
+                         "root=; if [ $(id -u) -eq 0 ]; then root=--allow-run-as-root; fi; mkdir none; "
+                         "CHORALE_MODULES=$PWD/none mpiexec.openmpi $root --oversubscribe -n 2 \"$CHORALE\" " TRAIN
+                         "--steps=1");
+    program_wait(&program, 100, &outcome);
+    cr_expect_neq(outcome.exit_code, 0);
+    cr_expect(contains(outcome.err, "join through PMIx: no module ") && contains(outcome.err, "libpmix-dev"), "%s",
+              outcome.err);
+    outcome_release(&outcome);
+}
+
+Test(bootstrap, counts_that_disagree_are_said_once)
+{
+    const struct launcher *launcher = launcher_named("variables");
+    struct program program;
+    struct outcome outcome;
+    start(launcher, 2, "bench -n 3 --allreduce=ring --sizes=8..8", &program);
+    program_wait(&program, 100, &outcome);
+    cr_expect_eq(outcome.exit_code, 2, "%s", outcome.err);
+    cr_expect(contains(outcome.err, "-n 3: the job that started this program has 2 workers"), "%s", outcome.err);
+    cr_expect_eq(lines_of(outcome.err), 1, "%s", outcome.err);
+    outcome_release(&outcome);
 }
 
 Test(bootstrap, an_allocation_is_no_hindrance_to_who_says_how_many)
