@@ -347,12 +347,14 @@ Test(cuda, a_batch_may_be_written_over_once_it_is_collected)
 Test(cuda, evaluation_is_that_of_the_cpu_for_any_count)
 {
     struct model *model = small_resnet(16);
-    const struct backend_request request = request_of(5, PRECISION_F32);
+    struct backend_request request = request_of(5, PRECISION_F32);
+    request.label_smoothing = 0.2; /* of training alone */
     struct rig cpu = rig_open(model, &request, false), cuda = rig_open(model, &request, true);
     rig_fill(&cpu, 9);
     rig_fill(&cuda, 9);
-    rig_step(&cpu); /* statistics that are not the first ones */
-    rig_step(&cuda);
+    const double of_cpu = rig_step(&cpu).loss, of_cuda = rig_step(&cuda).loss; /* statistics are not the first ones */
+    cr_expect_float_eq(of_cuda, of_cpu, 1e-6 * of_cpu, "with smoothed labels: %.9g, of the cpu %.9g", of_cuda, of_cpu);
+    expect_near(&cuda, &cpu, 2e-5);
     float *before = rig_state(&cuda);
     for (int count = 1; count <= 5; count++) {
         double ours, theirs;

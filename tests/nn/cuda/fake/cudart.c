@@ -824,8 +824,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         release_copy(copy);
         return give(cudaErrorInvalidValue);
     }
-    const cudaError_t code = fake_put(stream, &(struct fake_work){run_copy, release_copy, copy});
     /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the work has it, and release_copy() frees it */
+    const cudaError_t code = fake_put(stream, &(struct fake_work){run_copy, release_copy, copy});
     return code == cudaSuccess && waits_for ? cudaStreamSynchronize(stream) : code;
 }
 
