@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # resnet50.sh - training speed of ResNet-50 on this machine: Debian's PyTorch against chorale, one worker, run in turn.
 #
-#   experiments/peers/resnet50.sh [--rounds=5] [--cases=64:16:1,224:8:2] [--steps=12] [--program=PATH]
+#   experiments/peers/resnet50.sh [--device=cpu] [--rounds=5] [--cases=64:16:1,224:8:2] [--steps=12] [--program=PATH]
 #
+#   --device=cuda   on an NVIDIA card in bf16, with a PyTorch built for CUDA (default cpu)
 #   --rounds=N      how often everything is measured; each round starts with another system (default 5)
-#   --cases=LIST    pixels:batch:threads of each case (default 64:16:1,224:8:2)
-#   --steps=N       of a run, 3 at least; the first 2 are not timed (default 12)
+#   --cases=LIST    pixels:batch:threads of each case (default 64:16:1,224:8:2; cuda: 224:64:1,224:256:1)
+#   --steps=N       of a run; the first 2, on a card 20, are not timed (default 12, on a card 120)
+#   --python=PATH   with PyTorch (default Debian's, /usr/bin/python3; cuda: python3)
 #   --program=PATH  of chorale (default build/release/chorale, built when it is missing)
 #
-# PyTorch runs twice, with images as NCHW and as NHWC; the ratio is to the faster. Installs what is missing. Writes
+# PyTorch runs twice, on the processor with images as NCHW and as NHWC, on a card as NHWC with and without torch.compile;
+# the ratio is to the faster. On a card the table also says what share of its measured ceilings the training reaches.
+# Installs what is missing, but no PyTorch for CUDA. Writes
 # results/peers/resnet50-DATE.csv, every single row, and results/peers/resnet50.md, medians and spread.
 set -euo pipefail
 
@@ -17,15 +21,18 @@ me=resnet50.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 limit=3600 # seconds of one run; after this it hangs
+device=cpu
 skip=2
-python=/usr/bin/python3
+python=
 rounds=5
-cases=64:16:1,224:8:2
-steps=12
+cases=
+steps=
 program=
 
 for argument in "$@"; do
     case $argument in
+    --device=*) device=${argument#*=} ;;
+    --python=?*) python=${argument#*=} ;;
     --rounds=*) rounds=${argument#*=} ;;
     --cases=*) cases=${argument#*=} ;;
     --steps=*) steps=${argument#*=} ;;
@@ -34,20 +41,40 @@ for argument in "$@"; do
         usage
         exit 0
         ;;
-    *) die "$argument: unknown: --rounds=N, --cases=LIST, --steps=N, --program=PATH (see --help)" 2 ;;
+    *) die "$argument: unknown: --device=, --rounds=N, --cases=LIST, --steps=N, --python=PATH, --program=PATH (see --help)" 2 ;;
     esac
 done
+case $device in
+cpu)
+    python=${python:-/usr/bin/python3} cases=${cases:-64:16:1,224:8:2} steps=${steps:-12}
+    precision=f32
+    systems=(chorale "PyTorch, NCHW" "PyTorch, NHWC")
+    packages=(python3 python3-torch dataset-fashion-mnist)
+    ;;
+cuda)
+    python=${python:-python3} cases=${cases:-224:64:1,224:256:1} steps=${steps:-120}
+    precision=bf16 skip=20
+    systems=(chorale "PyTorch, bf16" "PyTorch, bf16, compiled")
+    packages=(python3 dataset-fashion-mnist)
+    ;;
+*) die "--device=$device: cpu or cuda" 2 ;;
+esac
 [[ $rounds =~ ^[1-9][0-9]{0,3}$ ]] || die "--rounds=$rounds: takes a number from 1 to 9999" 2
 [[ $steps =~ ^[1-9][0-9]{0,5}$ && $steps -gt $skip ]] || die "--steps=$steps: takes a number above $skip" 2
 one='[1-9][0-9]{0,4}:[1-9][0-9]{0,4}:[1-9][0-9]{0,3}'
 [[ $cases =~ ^$one(,$one)*$ ]] || die "--cases=$cases: takes pixels:batch:threads, as in 64:16:1,224:8:2" 2
 
 make_folders
-install_packages python3 python3-torch dataset-fashion-mnist
+install_packages "${packages[@]}"
 need_program
 describe
+if [[ $device == cuda ]]; then
+    "$python" "$peers/torch_resnet50.py" --ceilings >"$build/ceilings.csv" 2>>"$log" ||
+        die "no ceilings of the card: $(tail -n 1 "$log")"
+    machine="$(sed -n '2s/,.*//p' "$build/ceilings.csv"), $machine"
+fi
 rows=$results/resnet50-$started.csv
-torch_version=$(package_version python3-torch)
+torch_version=$("$python" -c 'import torch; print(torch.__version__)' 2>>"$log") || die "$python: no PyTorch: $(tail -n 1 "$log")"
 onednn_version=$(package_version libdnnl2)
 
 # The summary of chorale train -> a row like that of torch_resnet50.py.
@@ -60,7 +87,7 @@ print(",".join(str(s[k]) for k in keys))'
 }
 
 run_chorale() {
-    timeout --foreground --kill-after=10 "$limit" "$program" train --allreduce=ring --workers=1 --model=resnet50 \
+    timeout --foreground --kill-after=10 "$limit" "$program" train --allreduce=ring --workers=1 --model=resnet50 --device="$device" --precision="$precision" \
         --image-size="$1" --batch="$2" --threads="$3" --steps="$steps" --timing-skip="$skip" --eval=never --json \
         --out="$build/train" </dev/null >"$build/summary.json" && summary_to_row <"$build/summary.json"
 }
@@ -81,14 +108,18 @@ measure() {
     case $2 in
     chorale)
         rm -rf "$build/train"
-        version="chorale $commit, oneDNN $onednn_version"
+        version="chorale $commit$([[ $device == cuda ]] || printf ', oneDNN %s' "$onednn_version")"
         run_chorale "$3" "$4" "$5" >"$build/rows.csv" 2>>"$log" || code=$?
         ;;
     "PyTorch, NCHW") run_torch "$3" "$4" "$5" >"$build/rows.csv" 2>>"$log" || code=$? ;;
     "PyTorch, NHWC") run_torch "$3" "$4" "$5" --channels-last >"$build/rows.csv" 2>>"$log" || code=$? ;;
+    "PyTorch, bf16") run_torch "$3" "$4" "$5" --channels-last --device=cuda >"$build/rows.csv" 2>>"$log" || code=$? ;;
+    "PyTorch, bf16, compiled")
+        run_torch "$3" "$4" "$5" --channels-last --device=cuda --compile >"$build/rows.csv" 2>>"$log" || code=$?
+        ;;
     esac
-    "$python" "$peers/table.py" add --to="$rows" --from="$build/rows.csv" --exit="$code" started="$started" round="$1" \
-        system="$2" image_size="$3" batch="$4" threads="$5" steps="$steps" version="$version" machine="$machine" \
+    /usr/bin/python3 "$peers/table.py" add --to="$rows" --from="$build/rows.csv" --exit="$code" started="$started" round="$1" \
+        system="$2" image_size="$3" batch="$4" threads="$5" steps="$steps" precision="$precision" version="$version" machine="$machine" \
         load="$busy" || code=1
     if [[ $code -ne 0 ]]; then
         failures=$((failures + 1))
@@ -97,7 +128,6 @@ measure() {
 }
 
 warn_when_busy
-systems=(chorale "PyTorch, NCHW" "PyTorch, NHWC")
 for ((round = 1; round <= rounds; round++)); do
     for one in ${cases//,/ }; do
         IFS=: read -r pixels batch threads <<<"$one"
@@ -108,7 +138,7 @@ for ((round = 1; round <= rounds; round++)); do
     done
 done
 
-"$python" "$peers/table.py" training "$rows" >"$results/resnet50.md" || failures=$((failures > 0 ? failures : 1))
+/usr/bin/python3 "$peers/table.py" training "$rows" $([[ $device == cuda ]] && echo "--ceilings=$build/ceilings.csv") >"$results/resnet50.md" || failures=$((failures > 0 ? failures : 1))
 cat "$results/resnet50.md"
 say "every row: $rows, the table: $results/resnet50.md"
 [[ $failures -eq 0 ]] || die "$failures runs failed: see $log"

@@ -7,7 +7,8 @@
     table.py allreduce FILE [--causes=FILE] the tables of compare.sh; what misses a goal stands with its cause: what the
                                             rows tell, and what was measured elsewhere and is kept in --causes (CSV: date,
                                             network, workers (a count, or any), from, to (bytes), cause)
-    table.py training FILE                  the table of resnet50.sh
+    table.py training FILE [--ceilings=FILE] the table of resnet50.sh; with what share of a card's measured ceilings (CSV of
+                                            torch_resnet50.py --ceilings) the arithmetic of training takes
 
 Exit: 0 done, 1 rows have wrong elements or are missing, 2 wrong usage.
 """
@@ -20,7 +21,7 @@ import sys
 COLUMNS = {
     "allreduce": ["started", "round", "system", "network", "workers", "cores", "bytes", "in_place", "calls", "time_us", "wrong", "reason",
                   "version", "load", "machine"],
-    "training": ["started", "round", "system", "image_size", "batch", "threads", "steps", "images_per_s", "reason",
+    "training": ["started", "round", "system", "image_size", "batch", "threads", "steps", "precision", "images_per_s", "reason",
                  "version", "load", "machine"],
 }
 PEERS = {"openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo"}
@@ -292,21 +293,48 @@ def allreduce(rows, causes):
 
 # ---- training ----
 
-def training(rows):
+# Multiplications and additions of ResNet-50's training for one image of 224 x 224: 4.09e9 products forward (He et al.
+# 2015, with the stride in the 3x3), twice that backward but for the first layer's images (0.12e9).
+FLOP_224 = 2 * (3 * 4.09e9 - 0.12e9)
+
+
+def shares(cases, speeds_of, ceilings):
+    """How near each system comes to the card's ceiling."""
+    peak = float(ceilings["bf16_tflops"])
+    lines = ["", f"Ceilings of this card, measured: {peak:.4g} TFLOP/s in bf16 products of matrices, "
+             f"{float(ceilings['copy_gb_per_s']):.4g} GB/s copied in its memory (read and written). Arithmetic of the "
+             "training as a share of the first:", ""]
+    lines += head(["pixels", "batch", "system", "TFLOP/s", "share"], 0)
+    for case in cases:
+        flop = FLOP_224 * (case[0] / 224) ** 2
+        for system, speeds in speeds_of(case).items():
+            if speeds:
+                rate = statistics.median(speeds) * flop / 1e12
+                lines.append(line([str(case[0]), str(case[1]), system, f"{rate:.4g}", f"{100 * rate / peak:.3g} %"]))
+    return lines
+
+
+def training(rows, ceilings):
     good = [row for row in rows if not row["reason"]]
     systems = sorted({row["system"] for row in good}, key=lambda s: (s != "chorale", s))
-    lines = preface(rows)
-    lines += ["ResNet-50, training, f32, one worker: images/s. Above 1 ours is faster. Ours reads and resizes its "
-              "images, PyTorch gets one batch that lies ready.", ""]
-    lines += head(["pixels", "batch", "threads"] + systems + ["ours ÷ best PyTorch"], 0)
     keys = ("image_size", "batch", "threads")
-    for case in sorted({tuple(int(row[k]) for k in keys) for row in good}):
-        speeds = {s: [float(row["images_per_s"]) for row in good
-                      if row["system"] == s and tuple(int(row[k]) for k in keys) == case] for s in systems}
+
+    def speeds_of(case):
+        return {s: [float(row["images_per_s"]) for row in good
+                    if row["system"] == s and tuple(int(row[k]) for k in keys) == case] for s in systems}
+
+    lines = preface(rows)
+    precisions = sorted({row.get("precision") or "f32" for row in rows})
+    lines += [f"ResNet-50, training, {', '.join(precisions)}, one worker: images/s. Above 1 ours is faster. Ours reads and "
+              "resizes its images, PyTorch gets one batch that lies ready.", ""]
+    lines += head(["pixels", "batch", "threads"] + systems + ["ours ÷ best PyTorch"], 0)
+    cases = sorted({tuple(int(row[k]) for k in keys) for row in good})
+    for case in cases:
+        speeds = speeds_of(case)
         best = fastest([speeds[s] for s in systems if s != "chorale"], max)
         lines.append(line([str(k) for k in case] + [spread(speeds[s]) for s in systems] +
                           [ratio(speeds.get("chorale"), best)]))
-    return lines
+    return lines + (shares(cases, speeds_of, ceilings) if ceilings else [])
 
 
 def main(words):
@@ -316,7 +344,8 @@ def main(words):
         sizes = options["--sizes"].split(",") if "--sizes" in options else []
         return add(options["--to"], options["--from"], int(options["--exit"]), sizes, keys)
     causes = read_rows(options["--causes"]) if "--causes" in options else []
-    tables = {"allreduce": lambda rows: allreduce(rows, causes), "training": training}
+    ceilings = read_rows(options["--ceilings"])[0] if "--ceilings" in options else None
+    tables = {"allreduce": lambda rows: allreduce(rows, causes), "training": lambda rows: training(rows, ceilings)}
     if words[:1] in (["allreduce"], ["training"]) and len(words) == 2 + len(options):
         rows = read_rows(words[1])
         if not rows:
