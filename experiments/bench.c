@@ -29,6 +29,7 @@ struct subject {
     struct collective *collective[PERIOD_MOST];
     size_t period;                    /* 0: no shapes made; an external has a period of 1 and no shape */
     struct external_library *library; /* of an external, else NULL */
+    bool joined;                      /* the library is ours: it was given this job */
     struct text decided, decided_before;
     struct bench_data data;
     size_t count;
@@ -103,12 +104,22 @@ static void *vector_of(const struct subject *s, bool output)
 
 /* ---- calls ---- */
 
+static enum status call_library(struct subject *s, bool in_place)
+{
+    const struct device_ops *ops = s->worker->device != NULL ? s->worker->device->ops : NULL;
+    TRY(external_allreduce(s->library, vector_of(s, in_place), vector_of(s, true), s->count, s->settings->dtype,
+                           s->data.op));
+    if (ops == NULL)
+        return STATUS_OK;
+    TRY(ops->record(ops->compute(s->worker->device), s->event));
+    return ops->wait(s->event);
+}
+
 /* One period: every schedule once, one after the other. */
 static enum status call(struct subject *s, bool in_place)
 {
     if (s->library != NULL)
-        return external_allreduce(s->library, in_place ? s->output : s->input, s->output, s->count, s->settings->dtype,
-                                  s->data.op);
+        return call_library(s, in_place);
     for (size_t k = 0; k < s->period; k++) {
         TRY(collective_start(s->collective[k], vector_of(s, in_place), vector_of(s, true)));
         TRY(collective_wait(s->collective[k]));
@@ -507,25 +518,43 @@ static void drop_shapes(struct subject *s)
     s->period = 0;
 }
 
-/* What brings an external's collective: so far an MPI that has started this job. */
+/* An MPI that has started this job. */
+static enum status find_mpi(struct subject *s)
+{
+    const char *name = s->spec->external->name;
+    if (s->settings->device != NULL)
+        return fail(STATUS_REFUSED, "%s: its library is not known to read device memory: leave out --device=%s", name,
+                    s->settings->device);
+    if (s->worker->library == NULL)
+        return fail(STATUS_REFUSED, "%s: no MPI has started this job: mpiexec -n 2 chorale bench --allreduce=%s,ring",
+                    name, name);
+    if (dtype_is_half(s->settings->dtype))
+        return fail(STATUS_REFUSED, "%s: MPI has no %s: give --dtype=f32, f64, i32 or i64", name,
+                    dtype_name(s->settings->dtype));
+    s->library = s->worker->library;
+    return STATUS_OK;
+}
+
+/* NCCL between the cards of this job. */
+static enum status join_library(struct subject *s)
+{
+    const struct external *external = s->spec->external;
+    if (s->worker->device == NULL)
+        return fail(STATUS_REFUSED, "%s: an external that reduces in the memory of cards: give --device=cuda",
+                    external->name);
+    if (s->library == NULL)
+        TRY(external_join(external->stem, s->worker->job, s->worker->device, &s->library));
+    s->joined = true;
+    return STATUS_OK;
+}
+
+/* What brings an external's collective. */
 static enum status find_library(struct subject *s)
 {
     const struct external *external = s->spec->external;
-    if (s->settings->device != NULL)
-        return fail(STATUS_REFUSED, "%s: its library is not known to read device memory: leave out --device=%s",
-                    external->name, s->settings->device);
     if (is_encoded(s->settings))
         return fail(STATUS_REFUSED, "%s: its library decides what is on the wire: leave out --wire=", external->name);
-    if (strcmp(external->stem, "mpi") != 0)
-        return fail(STATUS_REFUSED, "%s: an external, not built into this program: take a schedule, such as ring",
-                    external->name);
-    if (s->worker->library == NULL)
-        return fail(STATUS_REFUSED, "%s: no MPI has started this job: mpiexec -n 2 chorale bench --allreduce=%s,ring",
-                    external->name, external->name);
-    if (dtype_is_half(s->settings->dtype))
-        return fail(STATUS_REFUSED, "%s: MPI has no %s: give --dtype=f32, f64, i32 or i64", external->name,
-                    dtype_name(s->settings->dtype));
-    s->library = s->worker->library;
+    TRY(strcmp(external->stem, "mpi") == 0 ? find_mpi(s) : join_library(s));
     s->period = 1;
     return STATUS_OK;
 }
@@ -753,6 +782,8 @@ enum status bench_spec(const struct worker *worker, const struct spec *spec, con
         comm_free(worker->comm, s.input);
         comm_free(worker->comm, s.output);
     }
+    if (s.joined && status >= 0) /* else others may not come to it */
+        external_close(s.library);
     drop_shapes(&s);
     text_release(&s.name);
     text_release(&s.decided);
