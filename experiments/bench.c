@@ -539,9 +539,11 @@ static enum status find_mpi(struct subject *s)
 static enum status join_library(struct subject *s)
 {
     const struct external *external = s->spec->external;
-    if (s->worker->device == NULL)
+    if (s->settings->device == NULL)
         return fail(STATUS_REFUSED, "%s: an external that reduces in the memory of cards: give --device=cuda",
                     external->name);
+    if (s->worker->job == NULL) /* nothing is to be joined yet */
+        return STATUS_OK;
     if (s->library == NULL)
         TRY(external_join(external->stem, s->worker->job, s->worker->device, &s->library));
     s->joined = true;

@@ -70,6 +70,56 @@ Test(device_bench, memory_that_neighbours_read)
     check_device("fake");
 }
 
+/* NCCL's module, on NCCL as it is played between played cards. */
+static bool use_nccl(const char *cards)
+{
+    char module[4200];
+    if (!use_modules("fake"))
+        return false;
+    (void)snprintf(module, sizeof module, "%s/chorale-external-nccl.so", getenv("CHORALE_MODULES"));
+    cr_assert_eq(setenv("CHORALE_FAKE", cards, 1), 0);
+    return access(module, R_OK) == 0;
+}
+
+Test(device_bench, nccl_beside_ours)
+{
+    static const char *const types[] = {"f32 --op=avg", "f64 --op=max", "i32 --op=min", "i64 --op=sum"};
+    if (!use_nccl("cards=3"))
+        cr_skip_test("NCCL's module is not built");
+    for (size_t k = 0; k < sizeof types / sizeof types[0]; k++) {
+        char words[256];
+        json_t *row = NULL;
+        size_t i = 0;
+        (void)snprintf(words, sizeof words,
+                       "bench -n 3 --device=cuda --allreduce=nccl,ring --sizes=8..400K:x99 --iters=2 -w 1 --check "
+                       "--json --dtype=%s",
+                       types[k]);
+        json_t *document = program_json(words);
+        const json_t *rows = json_object_get(document, "rows");
+        cr_expect_geq(json_array_size(rows), 8, "%s", words);
+        json_array_foreach(rows, i, row)
+        {
+            const bool nccl = strcmp(json_string_value(json_object_get(row, "allreduce")), "nccl") == 0;
+            cr_expect(json_is_null(json_object_get(row, "refused")), "%s", words);
+            cr_expect_eq(json_integer_value(json_object_get(row, "wrong")), 0, "%s", words);
+            cr_expect_eq(json_is_null(json_object_get(row, "wire_bytes")), nccl, "%s", words);
+        }
+        json_decref(document);
+    }
+}
+
+Test(device_bench, nccl_wants_a_card_for_each_worker)
+{
+    if (!use_nccl("cards=1"))
+        cr_skip_test("NCCL's module is not built");
+    json_t *document = program_json("bench -n 2 --device=cuda --allreduce=nccl --sizes=1K --iters=1 --json");
+    const json_t *row = json_array_get(json_object_get(document, "rows"), 0);
+    const char *refused = json_string_value(json_object_get(row, "refused"));
+    cr_expect(refused != NULL && strstr(refused, "NCCL wants a card for each worker") != NULL, "%s", refused);
+    json_decref(document);
+    REFUSED("bench -n 2 --allreduce=nccl", 2, "external", "--device=cuda");
+}
+
 Test(device_bench, what_can_not_be_is_refused)
 {
     cr_assert_eq(setenv("CHORALE_MODULES", "/nowhere", 1), 0);

@@ -537,6 +537,7 @@ __attribute__((visibility("default"))) const struct fake_control chorale_fake = 
     .graphs = count_graphs,
     .allocated = count_bytes,
     .is_device = device_address,
+    .put = fake_put,
 };
 
 /* ---- the runtime: cards ---- */

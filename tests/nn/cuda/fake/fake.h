@@ -30,6 +30,13 @@ struct fake_settings {
 };
 const struct fake_settings *fake_settings(void);
 
+/* Work of a stream. run() may come several times (graphs), release() comes once. */
+struct fake_work {
+    void (*run)(void *argument);
+    void (*release)(void *argument);
+    void *argument;
+};
+
 /* What tests read and change; found by dlsym(). */
 struct fake_control {
     void (*configure)(const char *words); /* as CHORALE_FAKE, from its defaults; counters start at 0 */
@@ -37,15 +44,10 @@ struct fake_control {
     uint64_t (*graphs)(void);             /* launched since then */
     size_t (*allocated)(void);            /* bytes of device and pinned memory that are taken */
     bool (*is_device)(const void *address);
+    cudaError_t (*put)(cudaStream_t stream, const struct fake_work *work); /* fake_put() */
 };
 #define FAKE_CONTROL_SYMBOL "chorale_fake"
 
-/* Work of a stream. run() may come several times (graphs), release() comes once. */
-struct fake_work {
-    void (*run)(void *argument);
-    void (*release)(void *argument);
-    void *argument;
-};
 /* cudaErrorInvalidResourceHandle for the default stream. The work is released in any case. */
 cudaError_t fake_put(cudaStream_t stream, const struct fake_work *work);
 
