@@ -123,7 +123,7 @@ struct exchanges {
     struct line *running; /* the exchange under way, NULL = none */
     struct device_clock clock;
     struct exchange_tally tally;
-    uint64_t finished_ns; /* of the last line that was waited for */
+    uint64_t finished_ns; /* of the latest line that was waited for */
     uint64_t counted_ns;  /* flights are counted up to here */
 };
 
@@ -401,7 +401,8 @@ static enum status wait_line(struct exchanges *exchanges, struct line *line)
         return fail(STATUS_INTERNAL, "%s: %zu bytes sent, the schedule tells of %zu: a bug of the executor",
                     exchanges->name, traffic.bytes_sent, line->bytes);
     count_flight(exchanges, flight_start(exchanges, line), traffic.finished_ns, &exchanges->counted_ns);
-    exchanges->finished_ns = traffic.finished_ns;
+    if (traffic.finished_ns > exchanges->finished_ns)
+        exchanges->finished_ns = traffic.finished_ns;
     return STATUS_OK;
 }
 
