@@ -224,7 +224,9 @@ static enum status work(const char *mode, struct worker *worker)
     TRY(job_join(&options, &worker->job));
     if (strcmp(mode, "stubborn") == 0)
         (void)signal(SIGTERM, SIG_IGN);
-    leave_file();
+    /* our launcher removes it in any case; under others only the file of one that is killed is somebody's affair */
+    if (getenv("CHORALE_CONTROL") != NULL || strcmp(mode, "wait") == 0)
+        leave_file();
     note(worker, "", getpid());
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
         if (strcmp(mode, modes[i].name) == 0)
