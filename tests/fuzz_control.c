@@ -299,7 +299,7 @@ static unsigned char *make_input(uint64_t seed, uint64_t number, size_t *length)
         bytes[1 + below(&draw, size)] = (unsigned char)below(&draw, 256);
     if (below(&draw, 6) == 0)
         size = 1 + below(&draw, size);
-    unsigned char *input = malloc(size);
+    unsigned char *input = malloc(size > 0 ? size : 1);
     if (input != NULL)
         memcpy(input, bytes, size);
     *length = size;
