@@ -214,7 +214,8 @@ static void kill_one(const struct launcher *launcher, int victim)
     struct outcome outcome;
     struct process workers[3];
     snprintf(folder, sizeof folder, "run%d", victim);
-    snprintf(words, sizeof words, TRAIN "--steps=1000000 --out=%s", folder);
+    snprintf(words, sizeof words, TRAIN "--steps=1000000 --out=%s%s", folder,
+             launcher->ends_at_once ? " --transport=tcp" : ""); /* which leaves nothing behind */
     start(launcher, 3, words, &program);
     cr_assert(program_foreign_workers(&program, workers, 3), "%s", launcher->name);
     await_steps(folder);
