@@ -262,8 +262,10 @@ static void say_device(const struct train_start *start)
     printf("; %s", precision_name(request->precision));
     if (request->precision == PRECISION_F16)
         printf(", loss scale %g", (double)request->loss_scale);
-    printf("%s, engines remembered in %s\n", request->deterministic ? ", deterministic" : "",
-           request->engines != NULL ? request->engines : "no file");
+    if (request->deterministic) /* they are not timed, then */
+        printf(", deterministic\n");
+    else
+        printf(", engines remembered in %s\n", request->engines != NULL ? request->engines : "no file");
 }
 
 static void say_data(const struct train_start *start)

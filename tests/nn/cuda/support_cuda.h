@@ -17,8 +17,11 @@ struct fake_control {
 
 #define OK(call) cr_assert_geq((call), 0, "%s: %s", #call, status_message())
 
-/* The module of the build's folder fake/; it stays loaded. */
-const struct device_module *fake_module(void);
+/* CHORALE_CARD=1: the tests run on a real card (tests/card.sh) by the module beside the program; those that steer the fake
+ * device are skipped. */
+bool on_card(void);
+/* The module of the build's folder fake/, or that of the program; it stays loaded. */
+const struct device_module *cuda_module(void);
 const struct fake_control *fake_control(void);
 
 /* Stem, pools, bottlenecks with and without a projection, one of stride 2, a linear layer: every kind of layer and fusion.

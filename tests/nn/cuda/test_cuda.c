@@ -1,7 +1,8 @@
 /* test_cuda.c - the cuda backend's host code on the fake device (fake/fake.h), against the cpu backend and itself.
  *
  * The whole module runs as the program loads it; only what needs a card is played. Tolerances are a few times what was
- * measured: f32 differs from the cpu in the order of sums alone.
+ * measured: f32 differs from the cpu in the order of sums alone. On a card (CHORALE_CARD=1) engines may compute by other
+ * ways than plain sums (Winograd), and nothing has been measured yet: there a thousandth is asked for.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -25,6 +26,14 @@ static struct backend_request request_of(int batch, enum precision precision)
 }
 
 /* ---- against the cpu ---- */
+
+#define CARD_TOLERANCE 1e-3
+
+/* What may be off here, where `measured` is enough on the fake device. */
+static double tolerated(double measured)
+{
+    return on_card() ? fmax(measured, CARD_TOLERANCE) : measured;
+}
 
 static void expect_near(struct rig *cuda, struct rig *cpu, double tolerance)
 {
@@ -52,11 +61,11 @@ static void one_step(int image_size, int batch, uint64_t seed)
     rig_fill(&cpu, seed);
     rig_fill(&cuda, seed);
     const struct step_result theirs = rig_step(&cpu), ours = rig_step(&cuda);
-    cr_expect_float_eq(ours.loss, theirs.loss, 1e-6 * theirs.loss, "loss %.9g, of the cpu %.9g", ours.loss,
+    cr_expect_float_eq(ours.loss, theirs.loss, tolerated(1e-6) * theirs.loss, "loss %.9g, of the cpu %.9g", ours.loss,
                        theirs.loss);
     cr_expect_eq(ours.correct, theirs.correct);
     cr_expect(ours.updates_finite && ours.forward_s > 0 && ours.backward_s > 0);
-    expect_near(&cuda, &cpu, 2e-5); /* measured: 4e-6 */
+    expect_near(&cuda, &cpu, tolerated(2e-5)); /* measured: 4e-6 */
     rig_close(&cuda);
     rig_close(&cpu);
     model_destroy(model);
@@ -98,7 +107,7 @@ static void train_both(enum precision precision, int image_size, int steps, doub
 
 Test(cuda, twenty_steps_of_f32_are_those_of_the_cpu)
 {
-    train_both(PRECISION_F32, 16, 20, 1e-5); /* measured: 8e-7 */
+    train_both(PRECISION_F32, 16, 20, tolerated(1e-5)); /* measured: 8e-7 */
 }
 
 Test(cuda, halves_train_like_the_cpu)
@@ -575,7 +584,7 @@ static void expect_refusal(const char *words, int number, enum status status, co
 {
     struct device *device = NULL;
     fake_control()->configure(words);
-    cr_expect_eq(fake_module()->open(&(struct device_request){.number = number}, &device), status, "%s: %s", words,
+    cr_expect_eq(cuda_module()->open(&(struct device_request){.number = number}, &device), status, "%s: %s", words,
                  status_message());
     cr_expect_null(device);
     cr_expect_not_null(strstr(status_message(), why), "%s: %s", words, status_message());
@@ -590,7 +599,7 @@ Test(cuda, opening_tells_what_is_missing)
     expect_refusal("cards=2", 2, STATUS_USAGE, "cards 0 to 1 are here");
     struct device *device = NULL;
     fake_control()->configure("cards=2");
-    OK(fake_module()->open(&(struct device_request){.number = -1, .local_rank = 3}, &device));
+    OK(cuda_module()->open(&(struct device_request){.number = -1, .local_rank = 3}, &device));
     cr_expect_eq(device->number, 1);
     device->ops->close(device);
 }
@@ -600,8 +609,8 @@ Test(cuda, requests_that_make_no_sense_are_refused)
     struct model *model = small_resnet(16);
     struct device *device = NULL;
     struct backend *backend = NULL;
-    const struct backend_ops *ops = fake_module()->backend;
-    OK(fake_module()->open(&(struct device_request){.number = 0}, &device));
+    const struct backend_ops *ops = cuda_module()->backend;
+    OK(cuda_module()->open(&(struct device_request){.number = 0}, &device));
     const struct backend_request good = {.model = model, .batch = 2, .device = device};
     struct backend_request bad[5];
     for (size_t k = 0; k < 5; k++)
@@ -648,14 +657,14 @@ Test(cuda, a_card_that_is_too_small_keeps_nothing)
     struct model *model = small_resnet(64);
     struct device *device = NULL;
     struct backend *backend = NULL;
-    OK(fake_module()->open(&(struct device_request){.number = 0}, &device));
+    OK(cuda_module()->open(&(struct device_request){.number = 0}, &device));
     const size_t before = fake_control()->allocated();
     const struct backend_request request = {.model = model, .batch = 64, .device = device, .deterministic = true};
     for (int megabytes = 0; megabytes < 70; megabytes += 17) {
         char words[32];
         snprintf(words, sizeof words, "megabytes=%d", megabytes);
         fake_control()->configure(words);
-        cr_expect_eq(fake_module()->backend->open(&request, &backend), STATUS_NO_MEMORY, "%s: %s", words,
+        cr_expect_eq(cuda_module()->backend->open(&request, &backend), STATUS_NO_MEMORY, "%s: %s", words,
                      status_message());
         cr_expect_eq(fake_control()->allocated(), before, "%s", words);
         cr_expect_not_null(strstr(status_message(), "MiB are wanted"), "%s", status_message());
@@ -667,7 +676,7 @@ Test(cuda, a_card_that_is_too_small_keeps_nothing)
 Test(cuda, everything_is_given_back)
 {
     const struct backend_request request = request_of(2, PRECISION_F16);
-    (void)fake_module();
+    (void)cuda_module();
     const size_t before = fake_control()->allocated();
     trained("", &request, NULL);
     cr_expect_eq(fake_control()->allocated(), before);
@@ -689,7 +698,7 @@ Test(cuda, chains_have_the_bits_of_pairs)
     enum { COUNT = 1003, TERMS = DEVICE_TERMS };
     struct device *device = NULL;
     struct device_queue *queue = NULL;
-    OK(fake_module()->open(&(struct device_request){.number = 0}, &device));
+    OK(cuda_module()->open(&(struct device_request){.number = 0}, &device));
     const struct device_ops *ops = device->ops;
     OK(ops->queue_create(device, &queue));
     float *host[TERMS + 1], *expected = malloc(COUNT * sizeof *expected), *got = malloc(COUNT * sizeof *got);
@@ -743,7 +752,7 @@ Test(cuda, chains_have_the_bits_of_pairs)
 Test(cuda, memory_is_zeroed_and_checked)
 {
     struct device *device = NULL;
-    OK(fake_module()->open(&(struct device_request){.number = 0}, &device));
+    OK(cuda_module()->open(&(struct device_request){.number = 0}, &device));
     const struct device_ops *ops = device->ops;
     void *memory = NULL, *pinned = NULL;
     unsigned char host[64];
@@ -772,7 +781,7 @@ Test(cuda, device_memory_is_not_for_the_cpu, .signal = SIGSEGV)
 {
     struct device *device = NULL;
     void *memory = NULL;
-    OK(fake_module()->open(&(struct device_request){.number = 0}, &device));
+    OK(cuda_module()->open(&(struct device_request){.number = 0}, &device));
     OK(device->ops->alloc(device, 64, &memory));
     *(volatile char *)memory = 1;
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "nn/cuda/dnn_internal.h"
@@ -389,6 +390,20 @@ Test(dnn_card, engines_agree_in_bf16)
 Test(dnn_card, engines_agree_in_f16)
 {
     check_model(DTYPE_F16);
+}
+
+/* What the card is to cuDNN, in the words of h200.json; tests/card.sh keeps it. */
+Test(dnn_card, describes_itself)
+{
+    if (is_fake())
+        cr_skip_test("the fake device has none of these properties");
+    struct text text = {0};
+    const char *path = getenv("CHORALE_DESCRIBE_CARD"); /* NOLINT(concurrency-mt-unsafe): nobody sets it meanwhile */
+    OK(dnn_description(dnn, &text));
+    cr_expect_not_null(strstr(text_string(&text), "\"deviceVer\""), "%s", text_string(&text));
+    if (path != NULL)
+        OK(file_write_atomic(path, text_string(&text), text.length));
+    text_release(&text);
 }
 
 /* Without a card the whole suite is skipped, and says why. */
