@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "comm/host.h"
 #include "experiments/bench_data.h"
+#include "experiments/library.h"
 #include "sim/sim.h"
 
 enum {
@@ -27,9 +28,8 @@ struct subject {
     struct text name; /* canonical */
     struct shape *shape[PERIOD_MOST];
     struct collective *collective[PERIOD_MOST];
-    size_t period;                    /* 0: no shapes made; an external has a period of 1 and no shape */
-    struct external_library *library; /* of an external, else NULL */
-    bool joined;                      /* the library is ours: it was given this job */
+    size_t period;          /* 0: no shapes made; an external has a period of 1 and no shape */
+    struct library library; /* of an external, else empty */
     struct text decided, decided_before;
     struct bench_data data;
     size_t count;
@@ -107,8 +107,8 @@ static void *vector_of(const struct subject *s, bool output)
 static enum status call_library(struct subject *s, bool in_place)
 {
     const struct device_ops *ops = s->worker->device != NULL ? s->worker->device->ops : NULL;
-    TRY(external_allreduce(s->library, vector_of(s, in_place), vector_of(s, true), s->count, s->settings->dtype,
-                           s->data.op));
+    TRY(external_allreduce(s->library.external, vector_of(s, in_place), vector_of(s, true), s->count,
+                           s->settings->dtype, s->data.op));
     if (ops == NULL)
         return STATUS_OK;
     TRY(ops->record(ops->compute(s->worker->device), s->event));
@@ -118,7 +118,7 @@ static enum status call_library(struct subject *s, bool in_place)
 /* One period: every schedule once, one after the other. */
 static enum status call(struct subject *s, bool in_place)
 {
-    if (s->library != NULL)
+    if (s->library.external != NULL)
         return call_library(s, in_place);
     for (size_t k = 0; k < s->period; k++) {
         TRY(collective_start(s->collective[k], vector_of(s, in_place), vector_of(s, true)));
@@ -216,7 +216,7 @@ static enum status compare_traffic(const struct subject *s, struct bench_row *ro
     struct job *job = s->worker->job;
     bool differs = false;
     const size_t size = wire_size(s->settings);
-    if (s->library != NULL)
+    if (s->library.external != NULL)
         return STATUS_OK; /* what travels there nobody sees */
     row->counted = true;
     for (size_t k = 0; k < s->period; k++) {
@@ -249,7 +249,7 @@ static enum status compare_traffic(const struct subject *s, struct bench_row *ro
 static enum status predict(const struct subject *s, struct bench_row *row)
 {
     const size_t segment = comm_segment(s->worker->comm) / sizeof(float);
-    if (s->settings->platform == NULL || s->library != NULL)
+    if (s->settings->platform == NULL || s->library.external != NULL)
         return STATUS_OK;
     const struct sim_request request = {
         .platform = s->settings->platform,
@@ -292,7 +292,7 @@ static enum status make_collective(const struct subject *s, const struct shape *
 
 static enum status make_collectives(struct subject *s)
 {
-    for (size_t k = 0; s->library == NULL && k < s->period; k++)
+    for (size_t k = 0; s->library.external == NULL && k < s->period; k++)
         TRY(make_collective(s, s->shape[k], &s->collective[k]));
     return STATUS_OK;
 }
@@ -452,8 +452,8 @@ static enum status check_mean(struct subject *s, struct bench_row *row)
 
 static enum status check_row(struct subject *s, struct bench_row *row, size_t *faults)
 {
-    bool claims_equal_bits = s->library == NULL;
-    for (size_t k = 0; s->library == NULL && k < s->period; k++)
+    bool claims_equal_bits = s->library.external == NULL;
+    for (size_t k = 0; s->library.external == NULL && k < s->period; k++)
         claims_equal_bits = claims_equal_bits && (s->shape[k]->traits & TRAIT_EQUAL_BITS) != 0;
     for (int h = 0; h < 2; h++)
         if (row->half[h].measured)
@@ -518,45 +518,18 @@ static void drop_shapes(struct subject *s)
     s->period = 0;
 }
 
-/* An MPI that has started this job. */
-static enum status find_mpi(struct subject *s)
-{
-    const char *name = s->spec->external->name;
-    if (s->settings->device != NULL)
-        return fail(STATUS_REFUSED, "%s: its library is not known to read device memory: leave out --device=%s", name,
-                    s->settings->device);
-    if (s->worker->library == NULL)
-        return fail(STATUS_REFUSED, "%s: no MPI has started this job: mpiexec -n 2 chorale bench --allreduce=%s,ring",
-                    name, name);
-    if (dtype_is_half(s->settings->dtype))
-        return fail(STATUS_REFUSED, "%s: MPI has no %s: give --dtype=f32, f64, i32 or i64", name,
-                    dtype_name(s->settings->dtype));
-    s->library = s->worker->library;
-    return STATUS_OK;
-}
-
-/* NCCL between the cards of this job. */
-static enum status join_library(struct subject *s)
-{
-    const struct external *external = s->spec->external;
-    if (s->settings->device == NULL)
-        return fail(STATUS_REFUSED, "%s: an external that reduces in the memory of cards: give --device=cuda",
-                    external->name);
-    if (s->worker->job == NULL) /* nothing is to be joined yet */
-        return STATUS_OK;
-    if (s->library == NULL)
-        TRY(external_join(external->stem, s->worker->job, s->worker->device, &s->library));
-    s->joined = true;
-    return STATUS_OK;
-}
-
-/* What brings an external's collective. */
+/* What brings an external's collective. Without a job nothing is looked for yet. */
 static enum status find_library(struct subject *s)
 {
     const struct external *external = s->spec->external;
     if (is_encoded(s->settings))
         return fail(STATUS_REFUSED, "%s: its library decides what is on the wire: leave out --wire=", external->name);
-    TRY(strcmp(external->stem, "mpi") == 0 ? find_mpi(s) : join_library(s));
+    TRY(library_possible(external, s->settings->device));
+    if (library_is_mpi(external) && dtype_is_half(s->settings->dtype))
+        return fail(STATUS_REFUSED, "%s: MPI has no %s: give --dtype=f32, f64, i32 or i64", external->name,
+                    dtype_name(s->settings->dtype));
+    if (s->worker->job != NULL)
+        TRY(library_find(external, s->worker, &s->library));
     s->period = 1;
     return STATUS_OK;
 }
@@ -609,8 +582,8 @@ static enum status renew_shapes(struct subject *s)
     text_clear(&s->decided_before);
     text_add(&s->decided_before, text_string(&s->decided));
     text_clear(&s->decided);
-    if (s->library != NULL)
-        external_describe(s->library, &s->decided);
+    if (s->library.external != NULL)
+        external_describe(s->library.external, &s->decided);
     else
         (void)shape_describe(s->shape[0], &s->decided);
     TRY(text_check(&s->decided_before));
@@ -674,7 +647,7 @@ static enum status check_memory(const struct subject *s)
     size_t scratch = 0;
     uint64_t all[WORKERS_MOST];
     const size_t size = dtype_size(s->settings->dtype);
-    for (size_t k = 0; s->library == NULL && k < s->period; k++) {
+    for (size_t k = 0; s->library.external == NULL && k < s->period; k++) {
         const size_t bytes = collective_scratch(s->shape[k], s->settings->end / size, size);
         scratch = bytes > scratch ? bytes : scratch;
     }
@@ -784,8 +757,7 @@ enum status bench_spec(const struct worker *worker, const struct spec *spec, con
         comm_free(worker->comm, s.input);
         comm_free(worker->comm, s.output);
     }
-    if (s.joined && status >= 0) /* else others may not come to it */
-        external_close(s.library);
+    library_release(&s.library, status >= 0);
     drop_shapes(&s);
     text_release(&s.name);
     text_release(&s.decided);

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "experiments/bench.h"
 #include "experiments/counts.h"
+#include "experiments/library.h"
 #include "experiments/program.h"
 
 static const char head[] =
@@ -311,7 +312,7 @@ done:
 static bool wants_mpi(const struct plan *plan)
 {
     for (size_t i = 0; i < plan->spec_count; i++)
-        if (plan->specs[i].external != NULL && strcmp(plan->specs[i].external->stem, "mpi") == 0)
+        if (plan->specs[i].external != NULL && library_is_mpi(plan->specs[i].external))
             return true;
     return false;
 }

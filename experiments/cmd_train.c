@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "comm/host.h"
+#include "experiments/library.h"
 #include "experiments/program.h"
 #include "experiments/worker.h"
 #include "nn/exchange.h"
@@ -236,14 +237,13 @@ static enum status read_plan(struct option_values *options, struct plan *plan)
 {
     *plan = (struct plan){.options = options};
     TRY(program_spec(option_text(options, "allreduce"), &plan->spec));
-    if (plan->spec.kind == SPEC_EXTERNAL)
-        return fail(STATUS_REFUSED, "%s: an external, not built into this program: take a schedule, such as ring",
-                    plan->spec.external->name);
     if (option_given(options, "steps") && option_given(options, "epochs"))
         return fail(STATUS_USAGE, "--steps and --epochs: give one of them");
     TRY(read_bucket(option_text(options, "bucket"), &plan->bucket));
     TRY(wire_format_parse(option_text(options, "wire"), &plan->wire));
     TRY(read_device(options, plan));
+    if (plan->spec.kind == SPEC_EXTERNAL)
+        TRY(library_possible(plan->spec.external, plan->accelerator.module != NULL ? plan->accelerator.name : NULL));
     return check_profile_out(option_text(options, "profile-out"), plan->accelerator.backend);
 }
 
@@ -331,7 +331,10 @@ static void say_summary(const struct train_summary *summary, bool replayed)
     printf("%-12s %10s %10s %10s %10s %10s %10s\n", "images/s", "step", "p50", "p99", "compute", "comm", "exposed");
     printf("%-12.2f %10.2f %10.2f %10.2f %10.2f %10.2f %10.2f\n", summary->images_per_s, summary->step_ms,
            summary->step_ms_p50, summary->step_ms_p99, summary->compute_ms, summary->comm_ms, summary->exposed_ms);
-    printf("sent by the busiest worker: %.0f bytes a step", summary->bytes_sent_per_step);
+    if (isfinite(summary->bytes_sent_per_step))
+        printf("sent by the busiest worker: %.0f bytes a step", summary->bytes_sent_per_step);
+    else
+        printf("what was sent only the library knows");
     if (!replayed)
         printf("; mean loss of first and last steps %.4f -> %.4f", summary->loss_first, summary->loss_last);
     if (isfinite(summary->top1))
@@ -395,7 +398,8 @@ static enum data_shard shard_of(const struct option_values *options)
     return shard;
 }
 
-static struct train_request request_of(const struct plan *plan, const struct worker *worker)
+static struct train_request request_of(const struct plan *plan, const struct worker *worker,
+                                       const struct library *library)
 {
     const struct option_values *options = plan->options;
     return (struct train_request){
@@ -403,6 +407,7 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .comm = worker->comm,
         .layout = &worker->layout,
         .spec = &plan->spec,
+        .library = library->external,
         .backend = plan->accelerator.backend,
         .device = worker->device,
         .precision = plan->precision,
@@ -438,9 +443,9 @@ static struct train_request request_of(const struct plan *plan, const struct wor
     };
 }
 
-static enum status train(const struct plan *plan, const struct worker *worker)
+static enum status train(const struct plan *plan, const struct worker *worker, const struct library *library)
 {
-    struct train_request request = request_of(plan, worker);
+    struct train_request request = request_of(plan, worker, library);
     struct train_summary summary;
     uint64_t said_ns = clock_ns();
     bool json = option_flag(plan->options, "json");
@@ -463,9 +468,15 @@ static int run(const struct plan *plan, int argc, char **argv)
     struct worker worker;
     if (worker_launches(options))
         return worker_launch(worker_count(options), option_real(options, "deadline"), argc, argv);
-    enum status status = worker_open(options, worker_count(options), WORKER_PROGRESS, &plan->accelerator, &worker);
+    struct library library = {.external = NULL};
+    const struct external *external = plan->spec.external;
+    const unsigned wants = WORKER_PROGRESS | (external != NULL && library_is_mpi(external) ? WORKER_EXTERNAL : 0);
+    enum status status = worker_open(options, worker_count(options), wants, &plan->accelerator, &worker);
+    if (status == STATUS_OK && external != NULL)
+        status = library_find(external, &worker, &library);
     if (status == STATUS_OK)
-        status = train(plan, &worker);
+        status = train(plan, &worker, &library);
+    library_release(&library, status >= 0);
     return worker_close(&worker, status);
 }
 

@@ -105,8 +105,9 @@ struct line {
 
 struct exchanges {
     struct comm *comm;
-    struct device *device; /* NULL: vectors lie in host memory */
-    bool alone;            /* one worker on a device, which need not wait to learn that there is nothing to exchange */
+    struct device *device;            /* NULL: vectors lie in host memory */
+    struct external_library *library; /* computes the means; NULL: schedules do */
+    bool alone; /* one worker on a device, which need not wait to learn that there is nothing to exchange */
     const struct spec *spec;
     const struct layout *layout;
     char *name;
@@ -209,6 +210,10 @@ static enum status lines_of(struct exchanges *exchanges, uint64_t step, struct l
 
 static enum status find_period(struct exchanges *exchanges)
 {
+    if (exchanges->library != NULL) {
+        exchanges->period = exchanges->slots = 1;
+        return STATUS_OK;
+    }
     TRY(spec_period(exchanges->spec, exchanges->layout, &exchanges->period));
     exchanges->slots = exchanges->period <= PERIOD_KEPT ? exchanges->period : 1;
     return STATUS_OK;
@@ -227,6 +232,8 @@ static enum status find_op(struct exchanges *exchanges)
 
 static enum status check_wire(const struct exchanges *exchanges)
 {
+    if (exchanges->library != NULL && exchanges->wire != NULL)
+        return fail(STATUS_REFUSED, "%s: its library decides what is on the wire: leave out --wire=", exchanges->name);
     if (exchanges->wire == NULL || wire_format_by_element(exchanges->wire))
         return STATUS_OK;
     const struct codec *codec = exchanges->wire->codec;
@@ -253,6 +260,7 @@ enum status exchanges_create(const struct exchange_request *request, struct exch
     struct exchanges *exchanges = memory;
     exchanges->comm = request->comm;
     exchanges->device = request->device;
+    exchanges->library = request->library;
     exchanges->alone = request->device != NULL && comm_size(request->comm) == 1;
     exchanges->spec = request->spec;
     exchanges->layout = request->layout;
@@ -268,7 +276,7 @@ enum status exchanges_create(const struct exchange_request *request, struct exch
     TRY_TO(done, bucket_cut(request->model, request->bucket, &exchanges->bucket, &exchanges->buckets));
     TRY_TO(done, memory_zeroed(&lines, (size_t)exchanges->slots * exchanges->buckets, sizeof(struct line)));
     exchanges->line = lines;
-    if (exchanges->slots == exchanges->period) {
+    if (exchanges->slots == exchanges->period && exchanges->library == NULL) {
         for (uint64_t step = 0; step < exchanges->period; step++)
             TRY_TO(done, make_step(exchanges, step, exchanges->line + step * exchanges->buckets));
     }
@@ -334,17 +342,32 @@ static void add_decision(const struct exchanges *exchanges, size_t first, struct
 
 void exchanges_describe(const struct exchanges *exchanges, struct text *text)
 {
+    if (exchanges->library != NULL)
+        external_describe(exchanges->library, text);
     for (size_t b = 0; b < exchanges->buckets; b++)
         add_decision(exchanges, b, text);
 }
 
 /* ---- an exchange ---- */
 
+static enum status call_library(const struct exchanges *exchanges, float *vector)
+{
+    for (size_t b = 0; b < exchanges->buckets; b++) {
+        float *slice = vector + exchanges->bucket[b].offset;
+        TRY(external_allreduce(exchanges->library, slice, slice, exchanges->bucket[b].count, DTYPE_F32, exchanges->op));
+    }
+    return STATUS_OK;
+}
+
 static enum status start_lines(struct exchanges *exchanges, uint64_t step, float *vector)
 {
     if (exchanges->running != NULL)
         return fail(STATUS_INTERNAL, "exchange of step %llu: another one is under way", (unsigned long long)step);
     struct line *lines = NULL;
+    if (exchanges->library != NULL) {
+        exchanges->running = exchanges->line;
+        return call_library(exchanges, vector);
+    }
     TRY(lines_of(exchanges, step, &lines));
     exchanges->running = lines;
     for (size_t b = 0; b < exchanges->buckets; b++) {
@@ -367,6 +390,8 @@ static enum status exchange_start(void *context, uint64_t step, float *vector)
     enum status status = start_lines(exchanges, step, vector);
     if (exchanges->device == NULL)
         exchanges->tally.blocked_ns += clock_ns() - before;
+    if (exchanges->device == NULL && exchanges->library != NULL)
+        exchanges->tally.flight_ns += clock_ns() - before;
     return status;
 }
 
@@ -452,6 +477,24 @@ static enum status wait_on_device(struct exchanges *exchanges)
     return STATUS_OK;
 }
 
+/* A library's work stands in the compute queue: all of its time is exposed. */
+static enum status wait_library(struct exchanges *exchanges)
+{
+    struct device_clock *clock = &exchanges->clock;
+    exchanges->running = NULL;
+    if (exchanges->device == NULL)
+        return STATUS_OK;
+    TRY(device_clock_wait(clock));
+    while (clock->idle_ns == 0) {
+        TRY(device_clock_look(clock));
+        if (clock->idle_ns == 0)
+            clock_sleep_ns(LOOK_EVERY_NS);
+    }
+    exchanges->tally.blocked_ns += clock->idle_ns - clock->ready_ns;
+    count_flight(exchanges, clock->ready_ns, clock->idle_ns, &exchanges->counted_ns);
+    return STATUS_OK;
+}
+
 static enum status exchange_wait(void *context)
 {
     struct exchanges *exchanges = context;
@@ -459,6 +502,8 @@ static enum status exchange_wait(void *context)
         return STATUS_OK;
     if (exchanges->running == NULL)
         return fail(STATUS_INTERNAL, "exchange: none is under way");
+    if (exchanges->library != NULL)
+        return wait_library(exchanges);
     if (exchanges->device != NULL)
         return wait_on_device(exchanges);
     uint64_t before = clock_ns();
@@ -481,7 +526,7 @@ bool exchanges_under_way(const struct exchanges *exchanges)
 static enum status count_running(struct exchanges *exchanges, uint64_t now_ns)
 {
     uint64_t counted_ns = exchanges->counted_ns;
-    for (size_t b = 0; exchanges->running != NULL && b < exchanges->buckets; b++) {
+    for (size_t b = 0; exchanges->running != NULL && exchanges->library == NULL && b < exchanges->buckets; b++) {
         const struct line *line = &exchanges->running[b];
         struct collective_traffic traffic = {.finished_ns = now_ns};
         enum status status = collective_test(line->collective);
@@ -520,7 +565,7 @@ struct codec_statistics exchanges_wire(const struct exchanges *exchanges)
 /* The run's own schedule when it is exact, else a ring. */
 static enum status mean_shape(const struct exchanges *exchanges, size_t count, struct shape **shape)
 {
-    if (spec_is_exact(exchanges->spec))
+    if (exchanges->library == NULL && spec_is_exact(exchanges->spec))
         return make_shape(exchanges, 0, count, shape);
     struct spec ring;
     TRY(spec_parse("ring", &ring));

@@ -1,5 +1,8 @@
 /* exchange.h - the collectives of a training run: one vector cut into buckets, the schedules of a strategy's period
  * made once, traffic counted where the transport is called and compared with what the schedules tell.
+ *
+ * Where the spec is an external its library computes the means: in host memory while start() is called, on a device in
+ * its compute queue. No bytes are known then, and no wire format is taken.
  */
 #ifndef CHORALE_NN_EXCHANGE_H
 #define CHORALE_NN_EXCHANGE_H
@@ -12,6 +15,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "comm/comm.h"
+#include "comm/external.h"
 #include "nn/model.h"
 #include "nn/strategies/method.h"
 
@@ -32,9 +36,10 @@ struct exchange_request {
     const struct spec *spec;     /* a schedule computes means of gradients */
     const struct layout *layout; /* must outlive the exchanges             */
     const struct model *model;
-    size_t bucket;                  /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR */
-    const struct wire_format *wire; /* what travels (comm.h); NULL: elements as they are */
-    struct device *device;          /* vectors lie in its memory (nn/arena.h); NULL: host memory */
+    size_t bucket;                    /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR */
+    const struct wire_format *wire;   /* what travels (comm.h); NULL: elements as they are */
+    struct device *device;            /* vectors lie in its memory (nn/arena.h); NULL: host memory */
+    struct external_library *library; /* of an external; else NULL */
 };
 
 struct exchanges;

@@ -124,21 +124,22 @@ static json_t *device_memory_json(const struct trainer *trainer)
 static json_t *results_json(const struct trainer *trainer, const struct train_summary *summary)
 {
     int workers = job_size(trainer->request->job);
-    return json_pack("{so so so so so so so so so so so so so so so so so so so so so}", "images_per_s",
-                     json_number(summary->images_per_s), "step_ms", json_number(summary->step_ms), "step_ms_p50",
-                     json_number(summary->step_ms_p50), "step_ms_p99", json_number(summary->step_ms_p99), "compute_ms",
-                     json_number(summary->compute_ms), "comm_ms", json_number(summary->comm_ms), "exposed_ms",
-                     json_number(summary->exposed_ms), "bytes_sent_per_step",
-                     json_integer((json_int_t)llround(summary->bytes_sent_per_step)), "loss_first",
-                     json_number(summary->loss_first), "loss_last", json_number(summary->loss_last), "top1",
-                     json_number(summary->top1), "test_loss", json_number(summary->test_loss), "top1_of_workers",
-                     trainer->evaluated ? reals_json(trainer->top1_of, workers) : json_null(), "parameter_hash",
-                     hashes_json(trainer->parameter_hash, workers), "state_hash",
-                     hashes_json(trainer->state_hash, workers), "consensus", json_number(summary->consensus),
-                     "versions", versions_json(trainer), "wire_infinite",
-                     json_integer((json_int_t)trainer->wire.infinite), "wire_nan",
-                     json_integer((json_int_t)trainer->wire.nan), "wire_flushed",
-                     json_integer((json_int_t)trainer->wire.flushed), "wire_error", json_number(trainer->wire.worst));
+    return json_pack(
+        "{so so so so so so so so so so so so so so so so so so so so so}", "images_per_s",
+        json_number(summary->images_per_s), "step_ms", json_number(summary->step_ms), "step_ms_p50",
+        json_number(summary->step_ms_p50), "step_ms_p99", json_number(summary->step_ms_p99), "compute_ms",
+        json_number(summary->compute_ms), "comm_ms", json_number(summary->comm_ms), "exposed_ms",
+        json_number(summary->exposed_ms), "bytes_sent_per_step",
+        isfinite(summary->bytes_sent_per_step) ? json_integer((json_int_t)llround(summary->bytes_sent_per_step))
+                                               : json_null(),
+        "loss_first", json_number(summary->loss_first), "loss_last", json_number(summary->loss_last), "top1",
+        json_number(summary->top1), "test_loss", json_number(summary->test_loss), "top1_of_workers",
+        trainer->evaluated ? reals_json(trainer->top1_of, workers) : json_null(), "parameter_hash",
+        hashes_json(trainer->parameter_hash, workers), "state_hash", hashes_json(trainer->state_hash, workers),
+        "consensus", json_number(summary->consensus), "versions", versions_json(trainer), "wire_infinite",
+        json_integer((json_int_t)trainer->wire.infinite), "wire_nan", json_integer((json_int_t)trainer->wire.nan),
+        "wire_flushed", json_integer((json_int_t)trainer->wire.flushed), "wire_error",
+        json_number(trainer->wire.worst));
 }
 
 static json_t *bucket_json(size_t bucket)
@@ -270,6 +271,8 @@ enum status trainer_summarise(const struct trainer *trainer, struct train_summar
     size_t skip = timing_skip(trainer, count);
     size_t some = loss_steps(count);
     TRY(summarise_times(rows + skip, count - skip, trainer->rate.global_batch, summary));
+    if (trainer->request->library != NULL)
+        summary->bytes_sent_per_step = NAN;
     const bool learns = trainer->request->backend != &backend_replay;
     summary->loss_first = learns ? mean_loss(rows, some) : (double)NAN;
     summary->loss_last = learns ? mean_loss(rows + count - some, some) : (double)NAN;

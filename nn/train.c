@@ -255,7 +255,8 @@ static enum status trainer_open(const struct train_request *request, struct trai
                                         .model = trainer->model,
                                         .bucket = request->bucket,
                                         .wire = request->wire,
-                                        .device = request->device};
+                                        .device = request->device,
+                                        .library = request->library};
     TRY(exchanges_create(&exchange, &trainer->exchanges));
     TRY(open_backend(trainer));
     TRY(open_optimizer(trainer));

@@ -31,6 +31,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "comm/comm.h"
+#include "comm/external.h"
 #include "comm/job.h"
 #include "nn/backend.h"
 #include "nn/data.h"
@@ -68,7 +69,8 @@ struct train_request {
     struct job *job;
     struct comm *comm;
     const struct layout *layout;
-    const struct spec *spec; /* a schedule means synchronous over it */
+    const struct spec *spec;          /* a schedule means synchronous over it, and so does an external */
+    struct external_library *library; /* of a spec that is an external, for these workers; else NULL */
 
     const struct backend_ops *backend;
     struct device *device;    /* on which the backend computes, also the comm's; NULL: host memory */
@@ -115,8 +117,8 @@ struct train_summary {
     double loss_first, loss_last; /* means of up to 20 steps; NAN: nothing is learnt (replay) */
     double top1, test_loss;       /* NAN: not evaluated */
     double consensus;
-    double data_wait_ms; /* a step, of rank 0: until its images were there */
-    double bytes_sent_per_step;
+    double data_wait_ms;          /* a step, of rank 0: until its images were there */
+    double bytes_sent_per_step;   /* NAN: an external's, which nobody counts */
     struct codec_statistics wire; /* of the run, all workers */
     struct text folder;
     json_t *document; /* what summary.json holds */

@@ -84,3 +84,23 @@ Test(cuda, bits_are_the_same_in_every_order_of_queues)
     json_decref(one);
     json_decref(other);
 }
+
+/* NCCL as it is played adds in the order of ranks: with two workers there is one sum, ours or its. */
+Test(cuda, nccl_trains_like_ours)
+{
+    take_modules("/fake");
+    struct text module = {0};
+    text_addf(&module, "%s/chorale-external-nccl.so", getenv("CHORALE_MODULES"));
+    if (access(text_string(&module), R_OK) != 0)
+        cr_skip_test("NCCL's module was not built: no NCCL");
+    text_release(&module);
+    cr_assert_eq(setenv("CHORALE_FAKE", "cards=2", 1), 0);
+    json_t *ours = program_json("train --allreduce=ring -n 2 --bucket=64K --json --out=a" SMALL ON_CUDA);
+    json_t *theirs = program_json("train --allreduce=pure_nccl -n 2 --bucket=64K --json --out=b" SMALL ON_CUDA);
+    cr_expect_str_eq(hash_of(theirs, 0), hash_of(ours, 0));
+    cr_expect_str_eq(hash_of(theirs, 1), hash_of(ours, 1));
+    cr_expect(json_is_null(json_object_get(theirs, "bytes_sent_per_step")), "nobody counts there");
+    json_decref(ours);
+    json_decref(theirs);
+    REFUSED("train --allreduce=nccl -n 2 --wire=f16 --out=c" SMALL ON_CUDA, 2, "its library decides", "--wire=");
+}

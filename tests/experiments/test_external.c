@@ -240,6 +240,40 @@ Test(external, nothing_to_pick)
     nothing_to_pick("openmpi");
 }
 
+/* Two workers have one sum, whoever computes it. */
+static void trains_like_ours(const char *mpi)
+{
+    static const char *const specs[] = {"ring", "mpi"};
+    char hashes[2][64] = {""};
+    if (!is_there(mpi))
+        cr_skip_test("%s is not installed or its module was not built", mpi);
+    for (int k = 0; k < 2; k++) {
+        char words[256];
+        struct outcome outcome;
+        snprintf(words, sizeof words,
+                 "train --allreduce=%s --model=cnn --image-size=16 --batch=4 --threads=1 --steps=4 --eval=never --json "
+                 "--out=%s",
+                 specs[k], specs[k]);
+        run(mpi, 2, words, &outcome);
+        cr_assert_eq(outcome.exit_code, 0, "%s: %s", words, outcome.err);
+        const char *hash = strstr(outcome.out, "\"parameter_hash\"");
+        cr_assert_not_null(hash, "%s", outcome.out);
+        snprintf(hashes[k], sizeof hashes[k], "%.*s", (int)strcspn(hash, "]"), hash);
+        outcome_release(&outcome);
+    }
+    cr_expect_str_eq(hashes[0], hashes[1]);
+}
+
+Test(external, trains_like_ours_openmpi)
+{
+    trains_like_ours("openmpi");
+}
+
+Test(external, trains_like_ours_mpich)
+{
+    trains_like_ours("mpich");
+}
+
 Test(external, under_a_program_openmpi)
 {
     under_a_program("openmpi");
