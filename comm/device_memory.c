@@ -16,6 +16,9 @@
 #include "comm/node_internal.h"
 
 #define PROBE_BYTES 4096
+/* What is shown has whole blocks of its own: CUDA puts smaller allocations into common blocks, shows all of such a block,
+ * and may refuse to import a second part of it (CUDA C++ Programming Guide, Interprocess Communication). */
+#define SHOWN_UNIT ((size_t)2 << 20)
 #define IMPORTS_NS UINT64_C(2000000000) /* how long neighbours' imports are awaited when the comm is closed */
 
 struct device_memory {
@@ -60,6 +63,14 @@ static enum status show(struct device_link *link, struct device_memory *memory)
     return status; /* STATUS_AGAIN: the table is full; what is not shown is copied to what is */
 }
 
+static size_t whole_blocks(const struct device_link *link, size_t bytes)
+{
+    const size_t rest = bytes % SHOWN_UNIT;
+    if (!link->shares || rest == 0 || bytes > SIZE_MAX - SHOWN_UNIT)
+        return bytes;
+    return bytes + SHOWN_UNIT - rest;
+}
+
 enum status device_memory_alloc(struct device_link *link, size_t bytes, void **out)
 {
     enum status status = STATUS_OK;
@@ -68,7 +79,7 @@ enum status device_memory_alloc(struct device_link *link, size_t bytes, void **o
     TRY(memory_zeroed(&memory, 1, sizeof(struct device_memory)));
     struct device_memory *made = memory;
     made->bytes = bytes > 0 ? bytes : 1;
-    TRY_TO(done, link->device->ops->alloc(link->device, made->bytes, &memory));
+    TRY_TO(done, link->device->ops->alloc(link->device, whole_blocks(link, made->bytes), &memory));
     made->memory = memory;
     if (link->shares)
         TRY_TO(done, show(link, made));

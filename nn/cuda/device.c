@@ -26,6 +26,7 @@ struct device_event {
 struct cuda_device {
     struct device base;
     struct device_queue compute;
+    struct device_queue zeroing; /* of new memory: any thread asks for it, also while another one captures `compute` */
     char card[256];
     int driver, runtime; /* 13000 = 13.0 */
 };
@@ -135,15 +136,18 @@ enum status cuda_device_open(const struct device_request *request, struct device
     TRY(memory_zeroed(&memory, 1, sizeof(struct cuda_device)));
     struct cuda_device *made = memory;
     made->base.ops = &cuda_ops;
-    made->compute.device = made;
+    made->compute.device = made->zeroing.device = made;
     enum status status;
     TRY_TO(failed, check_driver(made));
     TRY_TO(failed, choose_card(made, request));
     TRY_TO(failed, check_card(made));
     TRY_TO(failed, check_libraries());
     TRY_TO(failed, make_stream(&made->compute));
+    TRY_TO(no_zeroing, make_stream(&made->zeroing));
     *device = &made->base;
     return STATUS_OK;
+no_zeroing:
+    (void)cudaStreamDestroy(made->compute.stream);
 failed:
     free(made);
     return status;
@@ -153,8 +157,10 @@ static void cuda_close(struct device *device)
 {
     if (device == NULL)
         return;
-    if (cuda_device_use(device) == STATUS_OK)
+    if (cuda_device_use(device) == STATUS_OK) {
         (void)cudaStreamDestroy(cuda_of(device)->compute.stream);
+        (void)cudaStreamDestroy(cuda_of(device)->zeroing.stream);
+    }
     free(device);
 }
 
@@ -182,7 +188,7 @@ static enum status no_memory(const struct device *device, size_t bytes)
 
 static enum status cuda_alloc(struct device *device, size_t bytes, void **memory)
 {
-    struct cuda_device *cuda = cuda_of(device);
+    const cudaStream_t stream = cuda_of(device)->zeroing.stream;
     *memory = NULL;
     bytes += bytes == 0;
     TRY(cuda_device_use(device));
@@ -191,8 +197,8 @@ static enum status cuda_alloc(struct device *device, size_t bytes, void **memory
         return no_memory(device, bytes);
     TRY(cuda_check(code, "device memory"));
     enum status status;
-    TRY_TO(failed, cuda_check(cudaMemsetAsync(*memory, 0, bytes, cuda->compute.stream), "device memory is zeroed"));
-    TRY_TO(failed, cuda_check(cudaStreamSynchronize(cuda->compute.stream), "device memory is zeroed"));
+    TRY_TO(failed, cuda_check(cudaMemsetAsync(*memory, 0, bytes, stream), "device memory is zeroed"));
+    TRY_TO(failed, cuda_check(cudaStreamSynchronize(stream), "device memory is zeroed"));
     return STATUS_OK;
 failed:
     (void)cudaFree(*memory);

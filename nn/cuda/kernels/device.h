@@ -21,6 +21,7 @@
 template <typename... P, typename... A>
 static int launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cuda_stream stream, A... arguments)
 {
+    (void)cudaGetLastError(); /* what a library has left there is not this launch's */
     kernel<<<grid, block, shared, stream>>>(arguments...);
     return (int)cudaGetLastError();
 }

@@ -140,7 +140,7 @@ struct statistics_finish {
     float *mean, *inverse, *running_mean, *running_variance;
 };
 
-__global__ void statistics_finish_kernel(struct statistics_finish in)
+__global__ void __launch_bounds__(FULL_WARP *FINISH_LANES) statistics_finish_kernel(struct statistics_finish in)
 {
     DYNAMIC_SHARED(double, shared);
     const size_t channel = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -436,7 +436,7 @@ struct sums_finish {
     bool add;
 };
 
-__global__ void sums_finish_kernel(struct sums_finish in)
+__global__ void __launch_bounds__(FULL_WARP *FINISH_LANES) sums_finish_kernel(struct sums_finish in)
 {
     DYNAMIC_SHARED(double, shared);
     const size_t channel = (size_t)blockIdx.x * blockDim.x + threadIdx.x;

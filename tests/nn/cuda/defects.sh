@@ -47,6 +47,7 @@ crop-one-further@element.h@s/ceilf(begin + extent) - 1;/ceilf(begin + extent);/@
 flip-one-further@kernels/images.cu@s/out_width - 1 - x/out_width - 2 - x/@images
 no-wait-for-copies@input.c@s/return input->ops->order(input->ops->compute(input->device), to->copied);/return STATUS_OK;/@host
 result-before-step@cuda.c@s/TRY(cuda_check(cudaEventSynchronize(slot->end), "a step"));//@host
+zeroed-in-the-compute-queue@device.c@s/= cuda_of(device)->zeroing.stream;/= cuda_of(device)->compute.stream;/@host
 slots-shared@cuda.c@s/(int)(backend->put % CUDA_SLOTS)/0/@host
 padding-forgotten@net.c@s/\.padding = layer->padding,/.padding = layer->kernel > 3 ? layer->padding : layer->padding * (layer->stride == 1),/@host
 workspace-short@net.c@s/TRY(take(net, net->workspace_bytes, &net->workspace));/TRY(take(net, net->workspace_bytes \/ 2, \&net->workspace));/@host

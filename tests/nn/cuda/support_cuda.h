@@ -11,8 +11,10 @@ struct fake_control {
     void (*configure)(const char *words);
     uint64_t (*waits)(void);
     uint64_t (*graphs)(void);
+    uint64_t (*stalls)(void);
     size_t (*allocated)(void);
     bool (*is_device)(const void *address);
+    void (*at_capture)(void (*call)(void *context), void *context);
 };
 
 #define OK(call) cr_assert_geq((call), 0, "%s: %s", #call, status_message())

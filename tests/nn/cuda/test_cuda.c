@@ -6,6 +6,7 @@
  */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -680,6 +681,76 @@ Test(cuda, everything_is_given_back)
     const size_t before = fake_control()->allocated();
     trained("", &request, NULL);
     cr_expect_eq(fake_control()->allocated(), before);
+}
+
+/* ---- beside other threads ---- */
+
+struct allocator {
+    struct device *device;
+    int done;
+};
+
+static void *allocate_and_free(void *context)
+{
+    const struct allocator *allocator = context;
+    void *memory = NULL;
+    OK(allocator->device->ops->alloc(allocator->device, 64, &memory));
+    allocator->device->ops->free(allocator->device, memory);
+    return NULL;
+}
+
+static void allocate_in_a_thread(void *context)
+{
+    struct allocator *allocator = context;
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, allocate_and_free, allocator), 0);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    allocator->done++;
+}
+
+/* As a comm's thread does for the exchange of the step before. */
+Test(cuda, memory_is_taken_while_another_thread_captures)
+{
+    struct model *model = small_resnet(16);
+    const struct backend_request request = request_of(2, PRECISION_F32);
+    struct rig rig = rig_open(model, &request, true);
+    struct allocator allocator = {.device = rig.device};
+    struct text text = {0};
+    fake_control()->configure("");
+    fake_control()->at_capture(allocate_in_a_thread, &allocator);
+    rig_fill(&rig, 3);
+    for (int k = 0; k < 4; k++)
+        (void)rig_step(&rig);
+    fake_control()->at_capture(NULL, NULL);
+    cr_expect_eq(allocator.done, 2, "forward and backward");
+    rig.ops->describe(rig.backend, &text);
+    cr_expect_not_null(strstr(text_string(&text), ", graphs"), "%s", text_string(&text));
+    cr_expect_eq(fake_control()->graphs(), 4, "of two steps");
+    text_release(&text);
+    rig_close(&rig);
+    model_destroy(model);
+}
+
+/* Once it is under way, training waits for events alone. */
+Test(cuda, no_step_waits_for_more_than_its_result)
+{
+    struct model *model = small_resnet(16);
+    const struct backend_request request = request_of(2, PRECISION_F32);
+    const struct update update = {.rate = 0.1, .momentum = 0.9, .weight_decay = 1e-4, .trust = 0.01};
+    struct rig rig = rig_open(model, &request, true);
+    rig_fill(&rig, 3);
+    fake_control()->configure("");
+    for (int k = 0; k < 5; k++) {
+        if (k == 2) {
+            cr_expect_gt(fake_control()->stalls(), 0, "each slot takes memory at its first step");
+            fake_control()->configure("");
+        }
+        (void)rig_step(&rig);
+        rig_update(&rig, &update);
+    }
+    cr_expect_eq(fake_control()->stalls(), 0);
+    rig_close(&rig);
+    model_destroy(model);
 }
 
 /* ---- the device's own operations ---- */

@@ -13,7 +13,13 @@
 #include "tests/nn/cuda/fake/fake.h"
 #include "tests/nn/cuda/shim/shim.h"
 
-enum { PAGE = 4096, ALIGNMENT = 256, RUNTIME_VERSION = CUDART_VERSION, QUERY_STEPS = 3 };
+enum {
+    PAGE = 4096,
+    BLOCK = 2 << 20,
+    /* what the real one allocates at least */ ALIGNMENT = 256,
+    RUNTIME_VERSION = CUDART_VERSION,
+    QUERY_STEPS = 3
+};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local cudaError_t last_error;
@@ -29,7 +35,7 @@ static cudaError_t give(cudaError_t code)
 /* ---- settings ---- */
 
 static struct fake_settings settings;
-static uint64_t state, waits, graphs;
+static uint64_t state, waits, graphs, stalls;
 static pthread_once_t configured = PTHREAD_ONCE_INIT;
 
 static void set_word(const char *word)
@@ -67,7 +73,7 @@ static void configure(const char *words)
     char copy[256], *rest = NULL;
     settings = (struct fake_settings){
         .seed = 1, .cards = 1, .driver = RUNTIME_VERSION, .capability = 90, .megabytes = 16384, .clobber = true};
-    waits = graphs = 0;
+    waits = graphs = stalls = 0;
     snprintf(copy, sizeof copy, "%s", words);
     for (char *word = strtok_r(copy, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest))
         set_word(word);
@@ -104,7 +110,8 @@ struct block {
     size_t bytes;
     unsigned char *map; /* with a page that faults at both ends; NULL: the caller's own memory (registered) */
     size_t map_bytes;
-    int file; /* memfd, -1: none */
+    int file;     /* memfd, -1: none */
+    int exporter; /* process: imported */
     struct block *next;
 };
 
@@ -242,6 +249,7 @@ struct event {
     uint64_t issued, happened; /* records */
     uint64_t time_ns;          /* of the latest that happened */
     bool timing, dead;
+    int card;
     int users; /* tasks */
 };
 
@@ -270,6 +278,8 @@ struct graph {
 struct stream {
     struct tasks tasks;
     struct graph *capture;
+    pthread_t capturer;
+    enum cudaStreamCaptureMode mode;
     bool invalid; /* the capture met what it can't hold */
     int card;
     struct stream *next;
@@ -442,7 +452,8 @@ static cudaError_t put_task(struct stream *stream, struct task like)
         return cudaErrorInvalidResourceHandle;
     if (stream->capture == NULL)
         return append_new(&stream->tasks, like);
-    if (like.kind != CALL) {
+    /* Another thread's work would become a part of the graph: CUDA has no word against it, but nobody can mean that. */
+    if (like.kind != CALL || pthread_equal(stream->capturer, pthread_self()) == 0) {
         stream->invalid = true;
         return cudaErrorStreamCaptureUnsupported;
     }
@@ -462,12 +473,13 @@ cudaError_t fake_put(cudaStream_t stream, const struct fake_work *work)
     return give(code);
 }
 
-/* While this thread captures, it may not wait. */
+/* While a thread captures, it may neither allocate nor wait for the card; in the global mode nobody may. */
 static bool capturing(void)
 {
     bool any = false;
     for (struct stream *stream = streams; stream != NULL; stream = stream->next) {
-        if (stream->capture != NULL)
+        const bool mine = pthread_equal(stream->capturer, pthread_self()) != 0;
+        if (stream->capture != NULL && (mine || stream->mode == cudaStreamCaptureModeGlobal))
             stream->invalid = any = true;
     }
     return any;
@@ -507,6 +519,11 @@ static uint64_t count_graphs(void)
     return graphs;
 }
 
+static uint64_t count_stalls(void)
+{
+    return stalls;
+}
+
 static size_t count_bytes(void)
 {
     size_t bytes = 0;
@@ -515,6 +532,15 @@ static size_t count_bytes(void)
         bytes += block->bytes;
     (void)pthread_mutex_unlock(&lock);
     return bytes;
+}
+
+static void (*at_capture)(void *context);
+static void *at_capture_context;
+
+static void call_at_capture(void (*call)(void *context), void *context)
+{
+    at_capture = call;
+    at_capture_context = context;
 }
 
 static void configure_again(const char *words)
@@ -535,8 +561,10 @@ __attribute__((visibility("default"))) const struct fake_control chorale_fake = 
     .configure = configure_again,
     .waits = count_waits,
     .graphs = count_graphs,
+    .stalls = count_stalls,
     .allocated = count_bytes,
     .is_device = device_address,
+    .at_capture = call_at_capture,
     .put = fake_put,
 };
 
@@ -646,6 +674,7 @@ static cudaError_t allocate(enum kind kind, size_t bytes, void **memory)
     (void)pthread_mutex_lock(&lock);
     const bool room = kind != DEVICE || bytes <= ((size_t)settings.megabytes << 20) - taken();
     const bool captured = capturing();
+    stalls++;
     struct block *block = room && !captured ? new_block(kind, bytes) : NULL;
     if (block != NULL)
         *memory = block->base;
@@ -674,8 +703,11 @@ static cudaError_t give_back(void *memory, enum kind kind)
         return code;
     (void)pthread_mutex_lock(&lock);
     drain_all();
+    stalls++;
     struct block *block = find_block(memory);
-    if (block == NULL || block->base != memory || block->kind != kind)
+    if (capturing())
+        code = cudaErrorStreamCaptureUnsupported;
+    else if (block == NULL || block->base != memory || block->kind != kind)
         code = cudaErrorInvalidValue;
     else
         remove_block(block);
@@ -738,6 +770,15 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *memory)
     return good ? cudaSuccess : give(cudaErrorInvalidValue);
 }
 
+/* Allocations that fill no blocks share one, of which only one part can be had at a time. */
+static bool shares_a_block(const struct ipc *ipc)
+{
+    const struct block *block = blocks;
+    while (block != NULL && !(block->kind == IMPORTED && block->exporter == ipc->process && block->bytes % BLOCK != 0))
+        block = block->next;
+    return ipc->bytes % BLOCK != 0 && block != NULL;
+}
+
 cudaError_t cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags)
 {
     struct ipc ipc;
@@ -750,11 +791,16 @@ cudaError_t cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsig
     if (file < 0)
         return give(cudaErrorInvalidValue);
     (void)pthread_mutex_lock(&lock);
-    struct block *block = map_block(IMPORTED, file, ipc.bytes);
-    if (block != NULL)
+    const bool mapped = shares_a_block(&ipc);
+    struct block *block = mapped ? NULL : map_block(IMPORTED, file, ipc.bytes);
+    if (block != NULL) {
+        block->exporter = ipc.process;
         *memory = block->base;
+    }
     (void)pthread_mutex_unlock(&lock);
-    return block != NULL ? cudaSuccess : give(cudaErrorMemoryAllocation);
+    if (mapped)
+        (void)close(file);
+    return block != NULL ? cudaSuccess : give(mapped ? cudaErrorAlreadyMapped : cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaIpcCloseMemHandle(void *memory)
@@ -815,6 +861,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     *copy = (struct copy){.to = to, .from = from, .bytes = bytes};
     (void)pthread_mutex_lock(&lock);
     const bool good = good_ends(copy, kind), waits_for = find_block(to) == NULL;
+    stalls += waits_for || find_block(from) == NULL;
     if (good && find_block(from) == NULL) {
         copy->staged = malloc(bytes);
         if (copy->staged != NULL)
@@ -885,6 +932,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     struct stream *of = stream_of(stream);
     cudaError_t code = cudaErrorInvalidResourceHandle;
     (void)pthread_mutex_lock(&lock);
+    stalls++;
     if (known(of) && of->capture == NULL) {
         code = drain(of);
     } else if (known(of)) {
@@ -917,6 +965,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
     if (made == NULL)
         return give(cudaErrorMemoryAllocation);
     made->timing = (flags & cudaEventDisableTiming) == 0;
+    made->card = current_card;
     *event = (cudaEvent_t)(void *)made;
     return cudaSuccess;
 }
@@ -944,8 +993,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     if (of == NULL)
         return give(cudaErrorInvalidResourceHandle);
     (void)pthread_mutex_lock(&lock);
-    const cudaError_t code =
-        put_task(stream_of(stream), (struct task){.kind = RECORD, .event = of, .number = of->issued + 1});
+    cudaError_t code = cudaErrorInvalidResourceHandle;
+    if (known(stream_of(stream)) && stream_of(stream)->card == of->card)
+        code = put_task(stream_of(stream), (struct task){.kind = RECORD, .event = of, .number = of->issued + 1});
     if (code == cudaSuccess)
         of->issued++;
     (void)pthread_mutex_unlock(&lock);
@@ -995,16 +1045,19 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
     struct stream *of = stream_of(stream);
-    (void)mode;
     if (fake_settings()->refuse_capture)
         return give(cudaErrorStreamCaptureUnsupported);
     (void)pthread_mutex_lock(&lock);
     const bool good = known(of) && of->capture == NULL;
     if (good) {
         of->capture = calloc(1, sizeof *of->capture);
+        of->capturer = pthread_self();
+        of->mode = mode;
         of->invalid = false;
     }
     (void)pthread_mutex_unlock(&lock);
+    if (good && at_capture != NULL)
+        at_capture(at_capture_context);
     return good ? cudaSuccess : give(cudaErrorInvalidResourceHandle);
 }
 
@@ -1026,7 +1079,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     struct stream *of = stream_of(stream);
     *graph = NULL;
     (void)pthread_mutex_lock(&lock);
-    struct graph *made = known(of) ? of->capture : NULL;
+    struct graph *made = known(of) && pthread_equal(of->capturer, pthread_self()) != 0 ? of->capture : NULL;
     const bool invalid = made != NULL && of->invalid;
     if (made != NULL)
         of->capture = NULL;
@@ -1066,7 +1119,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream)
 {
     struct stream *of = stream_of(stream);
     (void)pthread_mutex_lock(&lock);
-    cudaError_t code = known(of) ? cudaSuccess : cudaErrorInvalidResourceHandle;
+    cudaError_t code =
+        known(of) && of->card == current_card && of->capture == NULL ? cudaSuccess : cudaErrorInvalidResourceHandle;
     if (code == cudaSuccess)
         code = copy_tasks(&of->tasks, &graph_of(executable)->tasks);
     graphs++;

@@ -7,7 +7,8 @@
  * Device memory is a mapping of its own that only work in queues may touch: the CPU faults on it otherwise, and on what
  * lies before and after it. It is filled with NaN when it is taken. Queues run as late as they may, when somebody waits or
  * asks, and against each other in a random legal order: what is not ordered by an event shows. Copies are checked against
- * the ends of allocations, and know pinned from other host memory. cuDNN's descriptors, heuristics and plans are the real
+ * the ends of allocations, and know pinned from other host memory. Captures follow the rules of their thread, streams and
+ * events those of their card, and allocations that are no multiple of 2 MiB share a block between processes. cuDNN's descriptors, heuristics and plans are the real
  * library's, of a described card; what a plan computes is read back from it and done by plain loops, and its workspace is
  * overwritten.
  *
@@ -42,8 +43,11 @@ struct fake_control {
     void (*configure)(const char *words); /* as CHORALE_FAKE, from its defaults; counters start at 0 */
     uint64_t (*waits)(void);              /* of queues for events, since then */
     uint64_t (*graphs)(void);             /* launched since then */
+    uint64_t (*stalls)(void);             /* calls that may wait for the card or serialise with it, but for events:
+                                           * allocations, copies of memory that is not pinned, waits for a stream */
     size_t (*allocated)(void);            /* bytes of device and pinned memory that are taken */
     bool (*is_device)(const void *address);
+    void (*at_capture)(void (*call)(void *context), void *context);        /* when one has begun, in its thread */
     cudaError_t (*put)(cudaStream_t stream, const struct fake_work *work); /* fake_put() */
 };
 #define FAKE_CONTROL_SYMBOL "chorale_fake"
