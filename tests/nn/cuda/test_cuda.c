@@ -687,14 +687,15 @@ Test(cuda, everything_is_given_back)
 
 struct allocator {
     struct device *device;
+    enum status status;
     int done;
 };
 
 static void *allocate_and_free(void *context)
 {
-    const struct allocator *allocator = context;
+    struct allocator *allocator = context;
     void *memory = NULL;
-    OK(allocator->device->ops->alloc(allocator->device, 64, &memory));
+    allocator->status = allocator->device->ops->alloc(allocator->device, 64, &memory);
     allocator->device->ops->free(allocator->device, memory);
     return NULL;
 }
@@ -705,6 +706,7 @@ static void allocate_in_a_thread(void *context)
     pthread_t thread;
     cr_assert_eq(pthread_create(&thread, NULL, allocate_and_free, allocator), 0);
     cr_assert_eq(pthread_join(thread, NULL), 0);
+    cr_expect_eq(allocator->status, STATUS_OK);
     allocator->done++;
 }
 
