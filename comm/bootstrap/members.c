@@ -1,6 +1,7 @@
 /* members.c - the launcher's side of the control protocol. */
 #define _GNU_SOURCE /* accept4 */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -245,6 +246,26 @@ static void turn_away(struct launcher *launcher, struct stranger *stranger, cons
     launcher->note(launcher->note_context, line);
 }
 
+/* Without a secret the token is made of names and numbers, the number of workers among them: a wrong one is the likeliest
+ * cause. It was not proved, so it only makes the line clearer. */
+static void refuse_token(struct launcher *launcher, struct stranger *stranger, const struct control_hello *hello)
+{
+    char told[128], why[128];
+    if (hello->size == (uint32_t)launcher->size) {
+        dismiss(&stranger->connection, STATUS_REFUSED,
+                "join the job: wrong token: it is of another job than the address");
+        turn_away(launcher, stranger, "it does not know the job's token");
+        return;
+    }
+    (void)snprintf(told, sizeof told,
+                   "join the job: wrong token: this is a worker of %" PRIu32 ", and the job at the address has %d",
+                   hello->size, launcher->size);
+    (void)snprintf(why, sizeof why, "it does not know the job's token, and is a worker of %" PRIu32 ", not of %d",
+                   hello->size, launcher->size);
+    dismiss(&stranger->connection, STATUS_REFUSED, told);
+    turn_away(launcher, stranger, why);
+}
+
 void members_read_stranger(struct launcher *launcher, int index)
 {
     struct stranger *stranger = &launcher->strangers[index];
@@ -261,11 +282,12 @@ void members_read_stranger(struct launcher *launcher, int index)
         greet(launcher, stranger, &hello);
         return;
     }
-    if (status == STATUS_REFUSED)
-        dismiss(connection, STATUS_REFUSED, "join the job: wrong token: it is of another job than the address");
+    if (status == STATUS_REFUSED) {
+        refuse_token(launcher, stranger, &hello);
+        return;
+    }
     turn_away(launcher, stranger,
-              status == STATUS_REFUSED     ? "it does not know the job's token"
-              : status == STATUS_FORMAT    ? "what it sends is no greeting of this program"
+              status == STATUS_FORMAT      ? "what it sends is no greeting of this program"
               : status == STATUS_PEER_LOST ? "it closed without a greeting"
                                            : status_message());
 }

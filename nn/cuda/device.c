@@ -182,8 +182,10 @@ static enum status no_memory(const struct device *device, size_t bytes)
     (void)cudaGetLastError();
     if (cudaMemGetInfo(&left, &total) != cudaSuccess)
         left = total = 0;
-    return fail(STATUS_NO_MEMORY, "device cuda:%d: %zu MiB are wanted, %zu of its %zu MiB are free", device->number,
-                (bytes >> 20) + 1, left >> 20, total >> 20);
+    return fail(STATUS_NO_MEMORY,
+                "device cuda:%d: %zu MiB are wanted, %zu of its %zu MiB are free: see what else is on the card, or "
+                "give it less, as by a smaller --batch",
+                device->number, (bytes >> 20) + 1, left >> 20, total >> 20);
 }
 
 static enum status cuda_alloc(struct device *device, size_t bytes, void **memory)

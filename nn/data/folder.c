@@ -218,10 +218,11 @@ static void folder_name(const struct data_set *set, enum part part, size_t index
               folder->names[part] + folder->begin[part][index]);
 }
 
+/* Without O_NONBLOCK a pipe of that name would wait for its writer. */
 static enum status read_file(const char *path, struct bytes *bytes)
 {
     struct stat about;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return fail(STATUS_IO, "data %s: %s", path, strerror(errno));
     enum status status = STATUS_OK;

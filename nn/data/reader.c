@@ -212,7 +212,7 @@ static enum status map_fd(int fd, const char *path, struct mapped *mapped)
 enum status file_map(const char *path, struct mapped *mapped)
 {
     *mapped = (struct mapped){.data = NULL};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return fail(STATUS_IO, "data %s: %s", path, strerror(errno));
     enum status status = map_fd(fd, path, mapped);

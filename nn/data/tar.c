@@ -52,7 +52,7 @@ static enum status open_shard(const char *folder, const char *name, struct shard
     *stored = *stored && kept;
     *samples += shard->index.count;
     shard->until = *samples;
-    shard->fd = open(shard->path, O_RDONLY | O_CLOEXEC);
+    shard->fd = open(shard->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (shard->fd < 0)
         return fail(STATUS_IO, "data %s: %s%s", shard->path, strerror(errno),
                     errno == EMFILE ? ": every shard stays open: raise ulimit -n" : "");

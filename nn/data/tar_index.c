@@ -261,9 +261,11 @@ enum status tar_index_scan(const char *tar, struct tar_index *index)
     scan->path = tar;
     scan->index = index;
     scan->long_size = UINT64_MAX;
-    scan->fd = open(tar, O_RDONLY | O_CLOEXEC);
+    scan->fd = open(tar, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (scan->fd < 0 || fstat(scan->fd, &about) != 0) {
         status = fail(STATUS_IO, "data %s: %s", tar, strerror(errno));
+    } else if (!S_ISREG(about.st_mode)) {
+        status = fail(STATUS_FORMAT, "data %s: no regular file", tar);
     } else {
         scan->size = (uint64_t)about.st_size;
         status = scan_entries(scan);

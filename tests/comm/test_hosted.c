@@ -286,6 +286,17 @@ Test(hosted, counts_that_disagree_are_named)
     expect_said(0, "joins as rank 1 of 3, but the job has 2 workers");
 }
 
+/* Without a secret the number is part of the token: the line still says what differs. */
+Test(hosted, counts_that_disagree_are_named_without_a_secret)
+{
+    (void)start("happy", 0, 2, "127.0.0.1", "TEST_DEADLINE=2");
+    (void)start("happy", 1, 3, "127.0.0.1", "TEST_DEADLINE=2");
+    for (int i = 0; i < 2; i++)
+        cr_expect_neq(end_of(i), 0);
+    expect_said(0, "does not know the job's token, and is a worker of 3, not of 2");
+    expect_said(1, "this is a worker of 3, and the job at the address has 2");
+}
+
 /* Who knows another secret is a stranger: the job waits for the right one, which is missing in the end. */
 Test(hosted, another_token_is_turned_away_with_one_line)
 {

@@ -288,6 +288,16 @@ Test(tar, damaged_files_are_named_with_the_place)
     expect_bad_tar(archive.bytes, archive.length, "label");
 }
 
+/* Opening one would wait for a writer who never comes. */
+Test(tar, a_pipe_is_refused_at_once)
+{
+    struct tar_index index;
+    bool scanned = false, stored = false;
+    cr_assert_eq(mkfifo(in_folder("pipe.tar"), 0600), 0);
+    cr_expect_eq(tar_index_open(in_folder("pipe.tar"), &index, &scanned, &stored), STATUS_FORMAT);
+    cr_expect_not_null(strstr(status_message(), "no regular file"), "%s", status_message());
+}
+
 Test(tar, labels_and_names_must_agree)
 {
     put_shards();
