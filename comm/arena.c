@@ -13,6 +13,7 @@
 #include "comm/node_internal.h"
 
 #define PAGE ((size_t)4096)
+#define KEPT 16 /* places that vectors leave to buffers, which neighbours must be able to read */
 
 /* ---- our own ---- */
 
@@ -64,12 +65,13 @@ static void arena_drop(struct arena *arena)
 }
 
 /* A place of the table; NODE_ARENAS: all are taken. */
-static int free_place(const struct node *node)
+static int free_place(const struct node *node, bool buffers)
 {
+    const int end = buffers ? NODE_ARENAS : NODE_ARENAS - KEPT;
     int k = 0;
-    while (k < NODE_ARENAS && (node->arena[k].memory != NULL || node_imports(node, k) > 0))
+    while (k < end && (node->arena[k].memory != NULL || node_imports(node, k) > 0))
         k++;
-    return k;
+    return k < end ? k : NODE_ARENAS;
 }
 
 static void show(struct node *node, int k)
@@ -86,7 +88,7 @@ static void show(struct node *node, int k)
 
 static enum status alloc_arena(struct node *node, size_t bytes, enum arena_kind kind, void **memory)
 {
-    const int k = free_place(node);
+    const int k = free_place(node, kind == ARENA_STAGING);
     size_t whole = 0;
     if (k == NODE_ARENAS)
         return STATUS_AGAIN;
@@ -157,9 +159,9 @@ void node_use_device(struct node *node, struct device *device)
     node->device = device;
 }
 
-enum status node_show(struct node *node, void *memory, size_t bytes, const struct device_export *card)
+enum status node_show(struct node *node, void *memory, size_t bytes, const struct device_export *card, bool buffers)
 {
-    const int k = free_place(node);
+    const int k = free_place(node, buffers);
     if (k == NODE_ARENAS)
         return STATUS_AGAIN;
     node->arena[k] = (struct arena){.memory = memory, .bytes = bytes, .fd = -1, .kind = ARENA_DEVICE};

@@ -772,7 +772,7 @@ enum status comm_device_alloc(struct comm *comm, size_t bytes, void **memory)
     if (comm->link == NULL)
         return fail(STATUS_USAGE, "comm: memory of a device for a comm that has none");
     comm_enter(comm);
-    const enum status status = device_memory_alloc(comm->link, bytes, memory);
+    const enum status status = device_memory_alloc(comm->link, bytes, false, memory);
     comm_leave(comm);
     return status;
 }

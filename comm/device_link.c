@@ -142,7 +142,7 @@ static enum status slab_memory(struct device_link *link, struct device_slab *sla
     const struct device_ops *ops = link->device->ops;
     struct comm *comm = link->comm;
     if (slab->shelf == SHELF_SLOT)
-        return device_memory_alloc(link, bytes, &slab->memory);
+        return device_memory_alloc(link, bytes, true, &slab->memory);
     if (slab->shelf == SHELF_SMALL || comm->node == NULL || link->shares)
         return ops->host_alloc(link->device, bytes, &slab->memory);
     const enum status status = node_alloc_staging(comm->node, bytes, &slab->memory);

@@ -105,8 +105,8 @@ void device_task_release(struct device_link *link, struct task *task); /* what i
 
 /* --- vectors --- */
 
-/* comm_device_alloc() and comm_device_free(). */
-enum status device_memory_alloc(struct device_link *link, size_t bytes, void **memory) MUST_CHECK;
+/* comm_device_alloc() and comm_device_free(). `buffers`: which neighbours must be able to read (node_show()). */
+enum status device_memory_alloc(struct device_link *link, size_t bytes, bool buffers, void **memory) MUST_CHECK;
 void device_memory_free(struct device_link *link, void *memory);
 bool device_memory_owns(const struct device_link *link, const void *memory); /* an address within one of them */
 void device_memory_close(struct device_link *link);                          /* frees all */

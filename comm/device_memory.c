@@ -54,11 +54,11 @@ static void sweep(struct device_link *link)
     }
 }
 
-static enum status show(struct device_link *link, struct device_memory *memory)
+static enum status show(struct device_link *link, struct device_memory *memory, bool buffers)
 {
     struct device_export card;
     TRY(link->device->ops->export_memory(link->device, memory->memory, &card));
-    const enum status status = node_show(link->comm->node, memory->memory, memory->bytes, &card);
+    const enum status status = node_show(link->comm->node, memory->memory, memory->bytes, &card, buffers);
     memory->shown = status == STATUS_OK;
     return status; /* STATUS_AGAIN: the table is full; what is not shown is copied to what is */
 }
@@ -71,7 +71,7 @@ static size_t whole_blocks(const struct device_link *link, size_t bytes)
     return bytes + SHOWN_UNIT - rest;
 }
 
-enum status device_memory_alloc(struct device_link *link, size_t bytes, void **out)
+enum status device_memory_alloc(struct device_link *link, size_t bytes, bool buffers, void **out)
 {
     enum status status = STATUS_OK;
     void *memory = NULL;
@@ -82,7 +82,7 @@ enum status device_memory_alloc(struct device_link *link, size_t bytes, void **o
     TRY_TO(done, link->device->ops->alloc(link->device, whole_blocks(link, made->bytes), &memory));
     made->memory = memory;
     if (link->shares)
-        TRY_TO(done, show(link, made));
+        TRY_TO(done, show(link, made, buffers));
     made->next = link->vectors;
     link->vectors = made;
     *out = made->memory;

@@ -99,8 +99,10 @@ enum status node_alloc_staging(struct node *node, size_t bytes, void **memory) M
 /* --- memory of a device --- */
 
 void node_use_device(struct node *node, struct device *device); /* before all that follows */
-/* Neighbours may import `memory`: `bytes` that the device's alloc() gave, as `card` says. STATUS_AGAIN as above. */
-enum status node_show(struct node *node, void *memory, size_t bytes, const struct device_export *card) MUST_CHECK;
+/* Neighbours may import `memory`: `bytes` that the device's alloc() gave, as `card` says. STATUS_AGAIN as above;
+ * `buffers`, like staging, may take the table's last places, too: who can't be shown its vectors is shown copies there. */
+enum status node_show(struct node *node, void *memory, size_t bytes, const struct device_export *card,
+                      bool buffers) MUST_CHECK;
 /* They no longer may. True: some still have it imported, so that it can't be freed yet: `*place` is for node_imports(). */
 bool node_hide(struct node *node, void *memory, int *place);
 /* How many neighbours have what was last shown at that place. A place that is not empty is not used again. */
