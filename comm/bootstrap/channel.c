@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,8 +26,9 @@
 #define RETRY_LAST_NS 200000000u
 
 struct channel {
-    int fd;   /* non-blocking */
-    int wake; /* eventfd: channel_close() wants the thread to end */
+    int parent; /* pidfd, or -1 */
+    int fd;     /* non-blocking */
+    int wake;   /* eventfd: channel_close() wants the thread to end */
     pthread_t thread;
     bool running;
     uint32_t rank, size;
@@ -282,18 +284,32 @@ static bool read_frames(struct channel *channel, struct control_reader *reader)
     return false;
 }
 
+/* Nobody else would end us: an mpirun that is killed, or interrupted twice, leaves its workers. */
+static void parent_gone(struct channel *channel)
+{
+    channel_fail(channel, STATUS_PEER_LOST,
+                 "the launcher is gone: it was killed, interrupted twice, or has crashed: start the job again",
+                 channel->rank == 0);
+}
+
 static void *channel_thread(void *argument)
 {
     struct channel *channel = argument;
     struct control_reader reader = {.have = 0};
     for (bool open = true; open;) {
-        struct pollfd ready[2] = {{.fd = channel->wake, .events = POLLIN}, {.fd = channel->fd, .events = POLLIN}};
-        if (poll(ready, 2, -1) < 0)
+        struct pollfd ready[3] = {{.fd = channel->wake, .events = POLLIN},
+                                  {.fd = channel->fd, .events = POLLIN},
+                                  {.fd = channel->parent, .events = POLLIN}};
+        if (poll(ready, 3, -1) < 0)
             continue; /* EINTR; all signals are blocked here, but a debugger may interrupt */
         if (ready[0].revents != 0)
             break;
         if (ready[1].revents != 0)
             open = read_frames(channel, &reader);
+        if (open && ready[2].revents != 0) {
+            parent_gone(channel);
+            open = false;
+        }
     }
     control_reader_release(&reader);
     return NULL;
@@ -507,6 +523,8 @@ void channel_close(struct channel *channel)
         close(channel->fd);
     if (channel->wake >= 0)
         close(channel->wake);
+    if (channel->parent >= 0)
+        close(channel->parent);
     pthread_mutex_destroy(&channel->send_lock);
     pthread_mutex_destroy(&channel->lock);
     pthread_cond_destroy(&channel->changed);
@@ -521,6 +539,7 @@ static enum status create(const struct channel_request *request, struct channel 
     struct channel *channel = memory;
     channel->fd = -1;
     channel->wake = -1;
+    channel->parent = request->parent > 0 ? pidfd_open(request->parent, 0) : -1;
     channel->rank = request->hello.rank;
     channel->size = request->hello.size;
     channel->memory = request->hello.process.memory;
@@ -533,6 +552,8 @@ static enum status create(const struct channel_request *request, struct channel 
     atomic_init(&channel->status, STATUS_OK);
     enum status status = locks_init(channel);
     if (status != STATUS_OK) {
+        if (channel->parent >= 0)
+            close(channel->parent);
         free(channel);
         return status;
     }

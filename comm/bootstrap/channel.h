@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/status.h"
 #include "comm/bootstrap/control.h"
@@ -25,6 +26,8 @@ struct channel_request {
     job_failed_fn
         *failed; /* from the channel's thread, once, and only after channel_open() has succeeded; may be NULL */
     void *context;
+    pid_t
+        parent; /* whose end is the end of the job, as of this worker's parent where a launcher watches it; 0: nobody's */
     bool *told; /* set when channel_open() fails because the server has ended the job: it tells the user; may be NULL */
 };
 

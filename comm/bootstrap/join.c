@@ -26,6 +26,7 @@ struct joining {
     double deadline;
     const char *host_name;
     struct control_process process;
+    pid_t parent; /* of a launcher that stays; 0: scripts may start workers and leave */
     struct joined *joined;
 };
 
@@ -100,6 +101,7 @@ static enum status connect_to(const struct joining *joining, const struct way *w
                                       .deadline = deadline,
                                       .failed = joining->options->failed,
                                       .context = joining->options->context,
+                                      .parent = joining->parent,
                                       .told = told};
     memcpy(request.token, way->token, sizeof request.token);
     request.hello.rank = (uint32_t)joined->rank;
@@ -378,6 +380,7 @@ enum status join_hosted(const struct origin *origin, const struct job_options *o
                                     .deadline = deadline,
                                     .host_name = host_name,
                                     .process = {.pid = (uint32_t)getpid(), .memory = identity.memory},
+                                    .parent = origin->kind == ORIGIN_ADDRESS ? 0 : getppid(),
                                     .joined = joined};
     *joined = (struct joined){.rank = 0};
     const enum status status =

@@ -259,6 +259,38 @@ Test(bootstrap, a_death_is_named_by_variables)
     a_death_is_named("variables");
 }
 
+/* Who is killed can't end its workers, and what they say goes nowhere: they end themselves. */
+static void nobody_goes_on_without(const char *name)
+{
+    const struct launcher *launcher = launcher_named(name);
+    struct program program;
+    struct outcome outcome;
+    struct process workers[3];
+    skip_without(launcher);
+    start(launcher, 3, TRAIN "--steps=1000000 --out=run --transport=tcp", &program);
+    cr_assert(program_foreign_workers(&program, workers, 3), "%s", launcher->name);
+    await_steps("run");
+    cr_assert_eq(kill((pid_t)workers[0].parent, SIGKILL), 0);
+    const double seconds = processes_gone_after(workers, 3, LIMIT);
+    cr_expect(seconds <= LIMIT, "%s: %.3f s", launcher->name, seconds);
+    program_wait(&program, 60, &outcome);
+    cr_expect_neq(outcome.exit_code, 0, "%s", launcher->name);
+    cr_expect_eq(outcome.left, 0);
+    for (int rank = 0; rank < 3; rank++)
+        cr_expect(launcher->ends_at_once || !shared_memory_left(workers[rank].pid), "rank %d", rank);
+    outcome_release(&outcome);
+}
+
+Test(bootstrap, nobody_goes_on_without_openmpis_mpiexec)
+{
+    nobody_goes_on_without("openmpi");
+}
+
+Test(bootstrap, nobody_goes_on_without_mpichs_proxy)
+{
+    nobody_goes_on_without("mpich");
+}
+
 /* It takes long to begin: one victim, another in each run. */
 Test(bootstrap, a_death_is_named_under_torchrun)
 {
