@@ -271,7 +271,7 @@ void members_read_stranger(struct launcher *launcher, int index)
     struct stranger *stranger = &launcher->strangers[index];
     struct connection *connection = &stranger->connection;
     struct control_frame frame = {.length = 0};
-    struct control_hello hello;
+    struct control_hello hello = {.size = 0};
     connection_flush(connection);
     enum status status = control_read(&connection->reader, connection->fd, CONTROL_STRANGER_LIMIT, &frame);
     if (status == STATUS_AGAIN)
