@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/module.h"
 
@@ -140,6 +141,39 @@ enum status external_allreduce(struct external_library *library, const void *inp
     if (library->module->allreduce(input, output, count, dtype, op, queue, message) != 0)
         return fail(STATUS_IO, "external %s: %s", library->stem, message);
     return STATUS_OK;
+}
+
+#define EAGER_NS 2000000U /* that are waited without sleeping */
+#define PAUSE_NS 20000U
+
+static enum status check_library(const struct external_library *library)
+{
+    char message[EXTERNAL_MESSAGE_BYTES] = "";
+    TRY(job_check(library->job));
+    if (library->module->check == NULL || library->module->check(message) == 0)
+        return STATUS_OK;
+    return fail(STATUS_IO, "external %s: %s", library->stem, message);
+}
+
+enum status external_wait(struct external_library *library, struct device_event *event)
+{
+    const struct device_ops *ops = library->device->ops;
+    const uint64_t began_ns = clock_ns();
+    const double deadline = job_deadline(library->job);
+    for (;;) {
+        const enum status status = ops->query(event);
+        if (status != STATUS_AGAIN)
+            return status;
+        const uint64_t waited_ns = clock_ns() - began_ns;
+        if (waited_ns < EAGER_NS)
+            continue;
+        TRY(check_library(library));
+        if ((double)waited_ns * 1e-9 > deadline)
+            return fail(STATUS_TIMEOUT,
+                        "external %s: not done within %g s: another worker does not make the same call, or hangs",
+                        library->stem, deadline);
+        clock_sleep_ns(PAUSE_NS);
+    }
 }
 
 void external_describe(const struct external_library *library, struct text *text)

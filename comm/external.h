@@ -23,7 +23,7 @@
 
 /* ---- what a module exports ---- */
 
-#define EXTERNAL_VERSION 2u
+#define EXTERNAL_VERSION 3u
 #define EXTERNAL_SYMBOL "chorale_external"
 #define EXTERNAL_MESSAGE_BYTES 256
 
@@ -40,8 +40,8 @@ struct external_given {
     void *context;
 };
 
-/* Functions return 0, or 1 with one line in `message` (EXTERNAL_MESSAGE_BYTES); all but abort and describe are
- * collective. A module has either open, gather and abort (it brings a job), or join. */
+/* Functions return 0, or 1 with one line in `message` (EXTERNAL_MESSAGE_BYTES); all but abort, check and
+ * describe are collective. A module has either open, gather and abort (it brings a job), or join. */
 struct external_module {
     unsigned version;                                         /* EXTERNAL_VERSION                        */
     int (*open)(struct external_place *place, char *message); /* joins what mpiexec started, fills `place` */
@@ -52,6 +52,7 @@ struct external_module {
      * (device_ops.native), after what stands in it. input == output: in place. */
     int (*allreduce)(const void *input, void *output, size_t count, enum dtype dtype, enum reduce_op op, void *queue,
                      char *message);
+    int (*check)(char *message); /* whether what stands in queues can still come to its end; NULL: it always can */
     void (*describe)(char *text, size_t size); /* library and version                              */
     void (*abort)(int exit_code);              /* the whole job                                    */
     void (*close)(void);
@@ -80,6 +81,10 @@ enum status external_join(const char *stem, struct job *job, struct device *devi
  * also for types that it lacks. */
 enum status external_allreduce(struct external_library *library, const void *input, void *output, size_t count,
                                enum dtype dtype, enum reduce_op op) MUST_CHECK;
+/* Until `event`, recorded after calls that were put into the device's queue, has happened. A worker that dies leaves a
+ * library waiting for ever: STATUS_PEER_LOST when the job has ended, STATUS_IO with the library's words, STATUS_TIMEOUT after
+ * the job's deadline. */
+enum status external_wait(struct external_library *library, struct device_event *event) MUST_CHECK;
 void external_describe(const struct external_library *library, struct text *text);
 /* End every worker of the job that the library brings; does not return then. */
 void external_abort(struct external_library *library, int exit_code);

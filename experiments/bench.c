@@ -112,7 +112,7 @@ static enum status call_library(struct subject *s, bool in_place)
     if (ops == NULL)
         return STATUS_OK;
     TRY(ops->record(ops->compute(s->worker->device), s->event));
-    return ops->wait(s->event);
+    return external_wait(s->library.external, s->event);
 }
 
 /* One period: every schedule once, one after the other. */

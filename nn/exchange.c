@@ -484,12 +484,11 @@ static enum status wait_library(struct exchanges *exchanges)
     exchanges->running = NULL;
     if (exchanges->device == NULL)
         return STATUS_OK;
+    TRY(external_wait(exchanges->library, clock->ready));
+    TRY(device_clock_look(clock));
     TRY(device_clock_wait(clock));
-    while (clock->idle_ns == 0) {
-        TRY(device_clock_look(clock));
-        if (clock->idle_ns == 0)
-            clock_sleep_ns(LOOK_EVERY_NS);
-    }
+    TRY(external_wait(exchanges->library, clock->computed));
+    TRY(device_clock_look(clock));
     exchanges->tally.blocked_ns += clock->idle_ns - clock->ready_ns;
     count_flight(exchanges, clock->ready_ns, clock->idle_ns, &exchanges->counted_ns);
     return STATUS_OK;

@@ -92,18 +92,24 @@ static ncclRedOp_t operator_of(enum reduce_op op)
     return operators[op];
 }
 
+/* An error of another worker or of the network, which would leave the card waiting. */
+static int nccl_check(char *message)
+{
+    ncclResult_t later = ncclSuccess;
+    return failed(ncclCommGetAsyncError(communicator, &later), "ncclCommGetAsyncError", message) ||
+           failed(later, "NCCL", message);
+}
+
 static int nccl_allreduce(const void *input, void *output, size_t count, enum dtype dtype, enum reduce_op op,
                           void *queue, char *message)
 {
-    ncclResult_t later = ncclSuccess;
     if (queue == NULL)
         return said(false, "NCCL", "vectors must lie in device memory: give --device=cuda", message);
     if (count == 0)
         return 0;
     return failed(ncclAllReduce(input, output, count, type_of(dtype), operator_of(op), communicator, queue),
                   "ncclAllReduce", message) ||
-           failed(ncclCommGetAsyncError(communicator, &later), "ncclCommGetAsyncError", message) ||
-           failed(later, "NCCL", message);
+           nccl_check(message);
 }
 
 static void nccl_describe(char *text, size_t size)
@@ -126,6 +132,7 @@ const struct external_module chorale_external = {
     .version = EXTERNAL_VERSION,
     .join = nccl_join,
     .allreduce = nccl_allreduce,
+    .check = nccl_check,
     .describe = nccl_describe,
     .close = nccl_close,
 };
