@@ -265,8 +265,10 @@ static void slots_fill(const struct launcher *launcher, struct pollfd *slots)
         const struct label_sink *sink = &launcher->sinks[i];
         slots[SLOT_SINKS + i] = (struct pollfd){.fd = label_sink_wanted(sink) ? sink->fd : -1, .events = POLLOUT};
     }
-    for (int i = 0; i < launcher->size + STRANGERS; i++)
-        slots[SLOT_STRANGERS + i] = (struct pollfd){.fd = launcher->strangers[i].connection.fd, .events = POLLIN};
+    for (int i = 0; i < launcher->size + STRANGERS; i++) {
+        const struct connection *connection = &launcher->strangers[i].connection;
+        slots[SLOT_STRANGERS + i] = (struct pollfd){.fd = connection->ended ? -1 : connection->fd, .events = POLLIN};
+    }
     for (int i = 0; i < launcher->size; i++) {
         const struct member *member = &launcher->members[i];
         const struct connection *connection = &member->connection;

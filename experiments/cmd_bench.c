@@ -446,13 +446,13 @@ int cmd_bench(int argc, char **argv)
     int exit_code = 0;
     enum status status = refuse_foreign(argc, argv);
     if (status < 0)
-        return program_error(status);
+        return program_refuse(status);
     if (!program_options(head, options_table, argc, argv, &options, &exit_code))
         return exit_code;
     struct plan plan = {.options = &options};
     status = read_plan(&plan);
     if (status < 0)
-        exit_code = program_error(status);
+        exit_code = program_refuse(status);
     else
         exit_code = worker_is_one() ? work(&plan) : launch(&plan, argc, argv);
     free(plan.counts);

@@ -488,7 +488,7 @@ int cmd_train(int argc, char **argv)
     if (!program_options(head, options_table, argc, argv, &options, &exit_code))
         return exit_code;
     enum status status = read_plan(&options, &plan);
-    exit_code = status < 0 ? program_error(status) : run(&plan, argc, argv);
+    exit_code = status < 0 ? program_refuse(status) : run(&plan, argc, argv);
     spec_release(&plan.spec);
     wire_format_release(&plan.wire);
     text_release(&plan.engines);

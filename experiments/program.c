@@ -5,10 +5,31 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "comm/job.h"
+
+#define REFUSAL_SECONDS 3.0
 
 int program_error(enum status status)
 {
     fprintf(stderr, "chorale: %s\n", status_message());
+    return status_exit_code(status);
+}
+
+int program_refuse(enum status status)
+{
+    char why[1024];
+    struct job *job = NULL;
+    bool told = false;
+    const struct job_options options = {.deadline = REFUSAL_SECONDS, .told = &told};
+    (void)snprintf(why, sizeof why, "%s", status_message());
+    if (!job_is_worker() || (job_join(&options, &job) != STATUS_OK && !told))
+        return program_error(fail(status, "%s", why));
+    if (job == NULL) /* whoever has ended the job says why */
+        return status_exit_code(status);
+    (void)fail(status, "rank %d on %s: %s", job_rank(job), job_host(job), why);
+    if (!job_abort(job, status, status_message()))
+        (void)program_error(status);
+    job_destroy(job);
     return status_exit_code(status);
 }
 
@@ -40,7 +61,7 @@ bool program_options(const char *head, const struct option *table, int argc, cha
         status = option_parse(values, argc, argv, &help, NULL, NULL);
     if (status == STATUS_OK && !help)
         return true;
-    *exit_code = status < 0 ? program_error(status) : program_help(head, table);
+    *exit_code = status < 0 ? program_refuse(status) : program_help(head, table);
     option_values_release(values);
     return false;
 }

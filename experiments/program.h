@@ -26,6 +26,10 @@ int cmd_calibrate(int argc, char **argv);
 /* Says `chorale: ` and this thread's latest failure on stderr; returns the exit code that belongs to `status`. */
 int program_error(enum status status);
 
+/* The same for what is wrong before a job is joined. A worker of a launcher tells its job, which says once what all of its
+ * workers find (comm/job.h); it waits a few seconds for the others. */
+int program_refuse(enum status status);
+
 /* A line on stderr that is no failure (job_note_fn). */
 void program_note(void *context, const char *line);
 

@@ -76,11 +76,10 @@ int worker_launch(int workers, double deadline, int argc, char **argv)
 static void job_failed(void *context, enum status status, const char *message, bool speak)
 {
     (void)context;
-    (void)status;
     if (speak)
         fprintf(stderr, "chorale: %s\n", message);
     job_remove_leftovers((long)getpid());
-    _exit(1);
+    _exit(status_exit_code(status)); /* that of the worker whose failure it is, whoever is first */
 }
 
 static enum status open_transport(const struct option_values *options, struct job *job, struct transport **transport)

@@ -16,7 +16,8 @@
 #define LOST_GRACE 0.3         /* seconds from the end of a connection to the end of its process */
 #define RANKS_NAMED 16         /* in a message */
 #define STRANGER_PATIENCE 10.0 /* seconds for a greeting, or the deadline if that is shorter */
-#define STRANGERS_NAMED 8      /* one line each; whoever scans ports must not fill the log */
+#define CLOSED "it closed without a greeting"
+#define STRANGERS_NAMED 8 /* one line each; whoever scans ports must not fill the log */
 
 /* --- life --- */
 
@@ -236,7 +237,8 @@ static void turn_away(struct launcher *launcher, struct stranger *stranger, cons
 {
     char line[ADDRESS_BYTES + 192];
     connection_close(&stranger->connection);
-    if (launcher->note == NULL || launcher->turned_away > STRANGERS_NAMED)
+    if (launcher->note == NULL || launcher->turned_away > STRANGERS_NAMED ||
+        launcher->verdict.certainty == VERDICT_CERTAIN) /* workers that are ended before they have greeted */
         return;
     if (launcher->turned_away++ < STRANGERS_NAMED)
         (void)snprintf(line, sizeof line, "control channel: turned away %s: %s: the job goes on", stranger->address,
@@ -286,9 +288,14 @@ void members_read_stranger(struct launcher *launcher, int index)
         refuse_token(launcher, stranger, &hello);
         return;
     }
+    if (status == STATUS_PEER_LOST && !launcher->hosted) { /* perhaps a worker, whose end says more */
+        connection->ended = true;
+        stranger->due = deadline_after(LOST_GRACE);
+        return;
+    }
     turn_away(launcher, stranger,
               status == STATUS_FORMAT      ? "what it sends is no greeting of this program"
-              : status == STATUS_PEER_LOST ? "it closed without a greeting"
+              : status == STATUS_PEER_LOST ? CLOSED
                                            : status_message());
 }
 
@@ -607,7 +614,8 @@ void members_check_deadlines(struct launcher *launcher)
     for (int i = 0; i < launcher->size + STRANGERS; i++) {
         struct stranger *stranger = &launcher->strangers[i];
         if (stranger->connection.fd >= 0 && deadline_passed(stranger->due))
-            turn_away(launcher, stranger, "it said nothing, or not all of a greeting");
+            turn_away(launcher, stranger,
+                      stranger->connection.ended ? CLOSED : "it said nothing, or not all of a greeting");
     }
     check_join(launcher);
     check_gather(launcher);

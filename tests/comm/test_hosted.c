@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "comm/host.h"
+#include "comm/job.h"
 #include "support_launch.h"
 
 #define WORKER CHORALE_WORKERS "/comm_worker_job"
@@ -29,20 +30,22 @@ static long pids[MOST];
 static int started;
 static int port;
 
-/* A port that is free, and the next one, too. */
+static bool is_free(int number)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)number)};
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    const bool free = bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    close(fd);
+    return free;
+}
+
+/* A port that is free, and the next one, too; none that the kernel gives to connections of others meanwhile. */
 static int free_port(void)
 {
-    for (;;) {
-        struct sockaddr_in address = {.sin_family = AF_INET};
-        socklen_t bytes = sizeof address;
-        int first = socket(AF_INET, SOCK_STREAM, 0), second = socket(AF_INET, SOCK_STREAM, 0);
-        cr_assert_eq(bind(first, (struct sockaddr *)&address, bytes), 0);
-        cr_assert_eq(getsockname(first, (struct sockaddr *)&address, &bytes), 0);
-        const int found = ntohs(address.sin_port);
-        address.sin_port = htons((uint16_t)(found + 1));
-        const bool both = found < 65535 && bind(second, (struct sockaddr *)&address, bytes) == 0;
-        close(first);
-        close(second);
+    const uint64_t key = rng_key(clock_ns(), "port", (uint64_t)getpid(), 0);
+    for (uint64_t turn = 0;; turn++) {
+        const int found = 10000 + (int)rng_below(key, turn, 22000);
+        const bool both = is_free(found) && is_free(found + 1);
         if (both)
             return found;
     }
@@ -61,6 +64,7 @@ static void teardown(void)
         if (pids[i] > 0) {
             kill((pid_t)pids[i], SIGKILL);
             (void)waitpid((pid_t)pids[i], NULL, 0);
+            job_remove_leftovers(pids[i]);
         }
     folder_remove(folder);
 }

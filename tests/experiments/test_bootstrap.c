@@ -365,6 +365,60 @@ Test(bootstrap, counts_that_disagree_are_said_once)
     outcome_release(&outcome);
 }
 
+static int lines_of_ours(const char *text)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, "chorale: ")) != NULL; at++)
+        count++;
+    return count;
+}
+
+/* What is wrong with the words is found by every worker before it joins. */
+static void usage_is_said_once(const char *name)
+{
+    static const char *const words[] = {"bench --nonsense=3", "train --allreduce=nope"};
+    static const char *const what[] = {"unknown option --nonsense", "unknown algorithm nope"};
+    const struct launcher *launcher = launcher_named(name);
+    skip_without(launcher);
+    for (int i = 0; i < 2; i++) {
+        struct program program;
+        struct outcome outcome;
+        start(launcher, 4, words[i], &program);
+        program_wait(&program, 100, &outcome);
+        cr_expect_eq(outcome.exit_code, 2, "%s: %s", name, outcome.err);
+        cr_expect_eq(lines_of_ours(outcome.err), 1, "%s: %s", name, outcome.err);
+        cr_expect(contains(outcome.err, what[i]), "%s: %s", name, outcome.err);
+        outcome_release(&outcome);
+    }
+}
+
+Test(bootstrap, wrong_usage_is_said_once_under_openmpi)
+{
+    usage_is_said_once("openmpi");
+}
+
+Test(bootstrap, wrong_usage_is_said_once_under_mpich)
+{
+    usage_is_said_once("mpich");
+}
+
+Test(bootstrap, wrong_usage_is_said_once_by_variables)
+{
+    usage_is_said_once("variables");
+}
+
+Test(bootstrap, wrong_usage_of_one_worker_is_its_own)
+{
+    struct outcome outcome;
+    script_run("exec \"$CHORALE\" run -n 3 -- sh -c 'test $RANK = 1 && wrong=--nonsense; exec \"$CHORALE\" bench "
+               "--allreduce=ring --sizes=8..8 $wrong'",
+               &outcome);
+    cr_expect_eq(outcome.exit_code, 2);
+    expect_one_line(&outcome, "one worker's words");
+    cr_expect(contains(outcome.err, "rank 1 on "), "%s", outcome.err);
+    outcome_release(&outcome);
+}
+
 Test(bootstrap, an_allocation_is_no_hindrance_to_who_says_how_many)
 {
     struct outcome outcome;

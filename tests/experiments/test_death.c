@@ -192,6 +192,33 @@ Test(death, a_worker_that_ends_early_with_0_is_a_failure)
     outcome_release(&outcome);
 }
 
+/* A worker that is ended, or ends, between its connection and its greeting is no stranger. */
+static void end_before_greeting(const char *rank_0, const char *rank_1, int victim, const char *how)
+{
+    char script[1024];
+    struct outcome outcome;
+    (void)snprintf(script, sizeof script,
+                   "exec \"$CHORALE\" run -n 3 -- bash -c 'connect() { exec 3<>/dev/tcp/${CHORALE_CONTROL/:/\\/}; : "
+                   ">connected; }; case $RANK in 0) %s;; 1) %s;; esac; until [ -e connected ]; do sleep 0.01; done; "
+                   "exec \"$CHORALE\" " BENCH "'",
+                   rank_0, rank_1);
+    script_run(script, &outcome);
+    cr_expect_eq(outcome.exit_code, 1);
+    expect_named(&outcome, script, victim, how);
+    outcome_release(&outcome);
+}
+
+Test(death, a_worker_that_ends_before_it_greets_is_no_stranger)
+{
+    end_before_greeting("connect; sleep 100", "until [ -e connected ]; do sleep 0.01; done; exit 0", 1,
+                        "ended (exit 0) without joining");
+}
+
+Test(death, a_worker_killed_before_it_greets_is_named)
+{
+    end_before_greeting("connect; kill -9 $$", "sleep 100", 0, "killed by signal 9");
+}
+
 Test(death, a_worker_with_other_calls_is_found_out)
 {
     struct outcome outcome;
