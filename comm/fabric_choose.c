@@ -49,7 +49,7 @@ static bool answers(const struct fabric_choice *choice)
     return true;
 }
 
-static void survey_read(const struct survey *all, int rank, int size, struct fabric_survey *result)
+static void survey_read(const struct survey *all, int size, struct fabric_survey *result)
 {
     *result = (struct fabric_survey){.without_shm = -1,
                                      .elsewhere = -1,
@@ -64,8 +64,6 @@ static void survey_read(const struct survey *all, int rank, int size, struct fab
             result->elsewhere = i;
         if (all[i].identity.network != all[0].identity.network)
             result->one_network = false;
-        if (all[i].identity.network == all[rank].identity.network)
-            result->neighbours++;
         if (all[i].shared_memory < result->shared_memory)
             result->shared_memory = all[i].shared_memory;
     }
@@ -82,7 +80,7 @@ static enum status survey_hosts(struct job *job, bool want_shm, bool want_net, s
     TRY(memory_zeroed(&all, (size_t)size, sizeof mine));
     enum status status = job_allgather(job, &mine, sizeof mine, all);
     if (status == STATUS_OK)
-        survey_read(all, job_rank(job), size, result);
+        survey_read(all, size, result);
     free(all);
     return status;
 }

@@ -34,7 +34,6 @@ struct fabric_survey {
     int elsewhere;    /* a worker that shares no memory with worker 0, or -1     */
     bool one_network; /* all reach each other on the loopback interface          */
     bool all_net;     /* all have the provider net, if that was asked            */
-    int neighbours;   /* workers on this host, this one included                 */
     uint64_t shared_memory;
 };
 

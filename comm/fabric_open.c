@@ -302,8 +302,7 @@ static void copy_name(char to[FABRIC_NAME_BYTES], const char *from)
     to[length] = '\0';
 }
 
-static enum status fabric_create(struct job *job, const struct fabric_choice *choice, int neighbours,
-                                 struct fabric **out)
+static enum status fabric_create(struct job *job, const struct fabric_choice *choice, struct fabric **out)
 {
     void *block;
     TRY(memory_zeroed(&block, 1, sizeof(struct fabric)));
@@ -312,7 +311,7 @@ static enum status fabric_create(struct job *job, const struct fabric_choice *ch
     copy_name(fabric->name, choice->name);
     copy_name(fabric->provider, choice->provider);
     fabric->family = choice->family;
-    fabric->crowded = neighbours > host_cores();
+    fabric->crowded = job_is_crowded(job);
     fabric->transport = (struct transport){.ops = &fabric_ops,
                                            .name = fabric->name,
                                            .rank = job_rank(job),
@@ -335,7 +334,7 @@ enum status fabric_open(const struct fabric_request *request, struct transport *
     enum status status;
     expect_peers(job_size(request->job));
     TRY_TO(out, fabric_choose(request, &choice, &survey));
-    TRY_TO(out, fabric_create(request->job, &choice, survey.neighbours, &fabric));
+    TRY_TO(out, fabric_create(request->job, &choice, &fabric));
     card.status = open_alone(fabric, request, &survey, &card);
     if (card.status != STATUS_OK)
         strncat(memset(card.text, 0, sizeof card.text), status_message(), sizeof card.text - 1);

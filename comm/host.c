@@ -4,11 +4,13 @@
 
 #include <errno.h>
 #include <ifaddrs.h>
+#include <math.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -38,33 +40,41 @@ static uint64_t mix_link(uint64_t hash, const char *path)
     return length > 0 ? mix(hash, target, (size_t)length) : hash;
 }
 
+static uint64_t mix_name(uint64_t hash)
+{
+    char name[256] = {0};
+    return gethostname(name, sizeof name - 1) == 0 ? mix(hash, name, strlen(name)) : hash;
+}
+
+static uint64_t mix_given(uint64_t hash)
+{
+    static const char *const variables[] = {"CHORALE_NODE", "SLURM_NODEID"};
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+        const char *value = getenv(variables[i]);
+        if (value != NULL && value[0] != '\0')
+            hash = mix(mix(hash, variables[i], strlen(variables[i])), value, strlen(value));
+    }
+    return hash;
+}
+
 /* What cannot be read adds nothing: then the rest has to tell hosts apart. */
 void host_identify(struct host_identity *identity)
 {
-    char name[256] = {0};
     char *boot = NULL;
     size_t length = 0;
     struct stat folder;
-    uint64_t hash = UINT64_C(0xCBF29CE484222325);
-    if (gethostname(name, sizeof name - 1) == 0)
-        hash = mix(hash, name, strlen(name));
-    if (file_read(BOOT_ID, 1024, &boot, &length) == STATUS_OK)
-        hash = mix(hash, boot, length);
+    const uint64_t start = UINT64_C(0xCBF29CE484222325);
+    if (file_read(BOOT_ID, 1024, &boot, &length) == STATUS_OK && length > 0)
+        identity->machine = mix(start, boot, length);
+    else
+        identity->machine = mix_given(mix_name(start));
     free(boot);
+    uint64_t hash = mix_given(mix_name(identity->machine));
     identity->network = hash = mix_link(hash, "/proc/self/ns/net");
     hash = mix_link(hash, "/proc/self/ns/pid");
     if (stat(SHARED_MEMORY, &folder) == 0)
         hash = mix(hash, &folder.st_dev, sizeof folder.st_dev);
     identity->memory = hash;
-}
-
-int host_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        return CPU_COUNT(&set);
-    long online = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t counts */
-    return online > 0 ? (int)online : 1;
 }
 
 uint64_t host_shared_memory(void)
@@ -108,6 +118,117 @@ uint64_t host_memory_available(void)
         room = room_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
                        "/sys/fs/cgroup/memory/memory.stat", "total_inactive_file ");
     return room < host ? room : host;
+}
+
+/* ---- CPUs ---- */
+
+void host_cpus_allowed(struct host_cpus *cpus)
+{
+    cpu_set_t set;
+    *cpus = (struct host_cpus){{0}};
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return;
+    for (unsigned i = 0; i < HOST_CPUS && i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &set))
+            cpus->word[i / 64] |= UINT64_C(1) << (i % 64);
+}
+
+int host_cpus_count(const struct host_cpus *cpus)
+{
+    int count = 0;
+    for (size_t i = 0; i < HOST_CPUS / 64; i++)
+        count += __builtin_popcountll(cpus->word[i]);
+    return count;
+}
+
+bool host_cpus_equal(const struct host_cpus *a, const struct host_cpus *b)
+{
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+void host_cpus_join(struct host_cpus *into, const struct host_cpus *from)
+{
+    for (size_t i = 0; i < HOST_CPUS / 64; i++)
+        into->word[i] |= from->word[i];
+}
+
+static bool has_cpu(const struct host_cpus *cpus, unsigned i)
+{
+    return i < HOST_CPUS && (cpus->word[i / 64] >> (i % 64) & 1) != 0;
+}
+
+void host_cpus_describe(const struct host_cpus *cpus, struct text *text)
+{
+    const char *comma = "";
+    for (unsigned i = 0; i < HOST_CPUS; i++) {
+        const unsigned first = i;
+        if (!has_cpu(cpus, i))
+            continue;
+        while (has_cpu(cpus, i + 1))
+            i++;
+        text_addf(text, "%s%u", comma, first);
+        if (i > first)
+            text_addf(text, "-%u", i);
+        comma = ",";
+    }
+}
+
+/* Two numbers of a small file, of which the first may be "max"; 0: no limit there. */
+static double quota_in(const char *path)
+{
+    char *text = NULL, *end = NULL;
+    size_t length = 0;
+    if (file_read(path, 256, &text, &length) < 0)
+        return 0;
+    const double quota = strtod(text, &end), period = strtod(end, NULL);
+    free(text);
+    return quota > 0 && period > 0 ? quota / period : 0;
+}
+
+/* cgroup v2: of this process's group and those above it, as far as its view reaches. */
+static double narrowest_quota(void)
+{
+    char *text = NULL;
+    size_t length = 0;
+    double least = quota_in("/sys/fs/cgroup/cpu.max");
+    if (file_read("/proc/self/cgroup", 65536, &text, &length) < 0)
+        return least;
+    char *group = strstr(text, "0::/");
+    if (group != NULL) {
+        group += strlen("0::");
+        group[strcspn(group, "\n")] = '\0';
+    }
+    while (group != NULL && group[0] != '\0' && strstr(group, "..") == NULL) {
+        char path[4352];
+        (void)snprintf(path, sizeof path, "/sys/fs/cgroup%.4200s/cpu.max", group);
+        const double quota = quota_in(path);
+        least = quota > 0 && (least <= 0 || quota < least) ? quota : least;
+        *strrchr(group, '/') = '\0';
+    }
+    free(text);
+    return least;
+}
+
+double host_cpu_quota(void)
+{
+    const double quota = narrowest_quota();
+    if (quota > 0)
+        return quota;
+    const double v1 = (double)number_in("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "", 1, 0);
+    const double period = (double)number_in("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "", 1, 0);
+    return v1 > 0 && v1 < 1e15 && period > 0 ? v1 / period : 0; /* -1: no limit */
+}
+
+int host_cores(void)
+{
+    struct host_cpus cpus;
+    host_cpus_allowed(&cpus);
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    const double quota = host_cpu_quota();
+    int cores = host_cpus_count(&cpus);
+    if (cores == 0)
+        cores = online > 0 ? (int)online : 1;
+    return quota > 0 && quota < cores ? (int)ceil(quota) : cores;
 }
 
 /* The first address of `family` that the interface has. */

@@ -2,6 +2,7 @@
 #include "comm/job.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -17,7 +18,9 @@
 #include "comm/host.h"
 
 struct job {
-    int rank, size, local_rank;
+    int rank, size, local_rank, local_size, share_rank, share_size;
+    bool crowded;
+    struct layout layout;
     double deadline;
     bool left;
     struct channel *channel;    /* NULL: a job of one without a launcher, or one of a manager's */
@@ -90,23 +93,106 @@ static enum status open_channel(struct job *job, const struct job_options *optio
 
 /* ---- under another launcher ---- */
 
-/* What the workers tell each other first: which host they are on. */
-static enum status meet_neighbours(struct job *job)
+/* What the workers tell each other first: where they are. */
+struct neighbour {
+    struct host_identity identity;
+    int64_t local_rank; /* as the launcher says; -1: it does not */
+    struct host_cpus cpus;
+};
+
+static bool same_machine(const struct neighbour *a, const struct neighbour *b)
 {
-    struct host_identity mine;
+    return a->identity.machine == b->identity.machine;
+}
+
+/* Two workers of one machine with the same local rank, or one with none. */
+static bool find_clash(const struct neighbour *all, int size, int *one, int *other)
+{
+    for (*one = 0; *one < size; ++*one)
+        for (*other = *one; *other < size; ++*other)
+            if (*other == *one
+                    ? all[*one].local_rank < 0
+                    : all[*one].local_rank == all[*other].local_rank && same_machine(&all[*one], &all[*other]))
+                return true;
+    return false;
+}
+
+/* Those of my machine, and among them those that may run where I may. */
+static int count_locals(struct job *job, const struct neighbour *all)
+{
+    const struct neighbour *mine = &all[job->rank];
+    struct host_cpus together = mine->cpus;
+    int before = 0;
+    for (int rank = 0; rank < job->size; rank++) {
+        if (!same_machine(&all[rank], mine))
+            continue;
+        const bool shares = host_cpus_equal(&all[rank].cpus, &mine->cpus);
+        before += rank < job->rank;
+        job->share_rank += shares && rank < job->rank;
+        job->share_size += shares;
+        job->local_size++;
+        host_cpus_join(&together, &all[rank].cpus);
+    }
+    const double quota = host_cpu_quota();
+    const int cpus = host_cpus_count(&together);
+    job->crowded = job->local_size > (cpus > 0 ? cpus : host_cores()) || (quota > 0 && job->local_size > quota);
+    return before;
+}
+
+static void check_local_rank(struct job *job, const struct neighbour *all, int counted,
+                             const struct job_options *options)
+{
+    int one = 0, other = 0;
+    char line[160];
+    if (!find_clash(all, job->size, &one, &other))
+        return;
+    job->local_rank = counted;
+    if (one == other || job->rank != 0 || options->note == NULL)
+        return;
+    (void)snprintf(line, sizeof line,
+                   "ranks %d and %d are on one machine and both have the local rank %lld: counted anew", one, other,
+                   (long long)all[one].local_rank);
+    options->note(options->context, line);
+}
+
+static enum status number_nodes(const struct neighbour *all, int size, struct layout *layout)
+{
+    TRY(layout_flat(size, layout));
+    layout->nodes = 0;
+    for (int rank = 0; rank < size; rank++) {
+        int first = 0;
+        while (all[first].identity.memory != all[rank].identity.memory)
+            first++;
+        layout->node_of[rank] = first == rank ? layout->nodes++ : layout->node_of[first];
+    }
+    return STATUS_OK;
+}
+
+/* The first worker of each host other than rank 0's, and rank 1. */
+static bool may_speak(const struct job *job, const struct neighbour *all)
+{
+    const uint64_t mine = all[job->rank].identity.network;
+    int first = 0;
+    while (all[first].identity.network != mine)
+        first++;
+    return job->rank == 1 || (first == job->rank && first > 0);
+}
+
+static enum status meet(struct job *job, const struct job_options *options, bool hosted)
+{
+    struct neighbour mine = {.local_rank = job->local_rank};
     void *memory = NULL;
     TRY(memory_zeroed(&memory, (size_t)job->size, sizeof mine));
-    struct host_identity *all = memory;
-    host_identify(&mine);
-    const enum status status = channel_gather(job->channel, &mine, sizeof mine, all);
-    int before = 0;
-    for (int rank = 0; status == STATUS_OK && rank < job->rank; rank++)
-        before += all[rank].network == mine.network ? 1 : 0;
-    if (status == STATUS_OK) {
-        if (job->local_rank < 0)
-            job->local_rank = before;
-        channel_speak(job->channel, job->rank == 1 || (before == 0 && all[0].network != mine.network));
-    }
+    struct neighbour *all = memory;
+    host_identify(&mine.identity);
+    host_cpus_allowed(&mine.cpus);
+    enum status status = job_allgather(job, &mine, sizeof mine, all);
+    if (status == STATUS_OK)
+        status = number_nodes(all, job->size, &job->layout);
+    if (status == STATUS_OK)
+        check_local_rank(job, all, count_locals(job, all), options);
+    if (status == STATUS_OK && hosted && job->channel != NULL)
+        channel_speak(job->channel, may_speak(job, all));
     free(memory);
     return status;
 }
@@ -120,9 +206,6 @@ static enum status join_others(struct job *job, const struct origin *origin, con
     job->local_rank = joined.local_rank;
     job->channel = joined.channel;
     job->server = joined.server;
-    if (job->channel != NULL)
-        return meet_neighbours(job);
-    job->local_rank = job->local_rank < 0 ? 0 : job->local_rank;
     return STATUS_OK;
 }
 
@@ -134,22 +217,24 @@ static enum status join(struct job *job, const struct job_options *options)
     TRY(environment_deadline(&job->deadline));
     job->deadline = control_deadline(options->deadline > 0 ? options->deadline : job->deadline);
     TRY(origin_find(&origin));
-    if (origin.kind == ORIGIN_NONE)
-        return STATUS_OK;
-    if (origin.kind != ORIGIN_CHORALE)
-        return join_others(job, &origin, options);
-    TRY(read_place(job));
-    return open_channel(job, options);
+    if (origin.kind == ORIGIN_CHORALE) {
+        TRY(read_place(job));
+        TRY(open_channel(job, options));
+    } else if (origin.kind != ORIGIN_NONE) {
+        TRY(join_others(job, &origin, options));
+    }
+    return meet(job, options, origin.kind != ORIGIN_CHORALE);
 }
+
+static const struct job_options no_options = {.deadline = 0};
 
 enum status job_join(const struct job_options *options, struct job **out)
 {
-    static const struct job_options none = {.deadline = 0};
     void *memory = NULL;
     TRY(memory_zeroed(&memory, 1, sizeof(struct job)));
     struct job *job = memory;
     job->size = 1;
-    enum status status = join(job, options != NULL ? options : &none);
+    enum status status = join(job, options != NULL ? options : &no_options);
     if (status != STATUS_OK) {
         job_destroy(job);
         return status;
@@ -161,17 +246,24 @@ enum status job_join(const struct job_options *options, struct job **out)
 enum status job_adopt(const struct job_manager *manager, const struct job_options *options, struct job **out)
 {
     void *memory = NULL;
-    if (manager->size < 1 || manager->rank < 0 || manager->rank >= manager->size || manager->local_rank < 0)
+    if (options == NULL)
+        options = &no_options;
+    if (manager->size < 1 || manager->rank < 0 || manager->rank >= manager->size)
         return fail(STATUS_INTERNAL, "job: adopted as rank %d of %d", manager->rank, manager->size);
     TRY(memory_zeroed(&memory, 1, sizeof(struct job)));
     struct job *job = memory;
     *job = (struct job){.rank = manager->rank,
                         .size = manager->size,
                         .local_rank = manager->local_rank,
-                        .deadline = control_deadline(options != NULL ? options->deadline : 0),
+                        .deadline = control_deadline(options->deadline),
                         .manager = *manager};
     if (gethostname(job->host, sizeof job->host - 1) != 0)
         memcpy(job->host, "localhost", sizeof "localhost");
+    const enum status status = meet(job, options, false);
+    if (status != STATUS_OK) {
+        job_destroy(job);
+        return status;
+    }
     *out = job;
     return STATUS_OK;
 }
@@ -189,6 +281,31 @@ int job_size(const struct job *job)
 int job_local_rank(const struct job *job)
 {
     return job->local_rank;
+}
+
+int job_local_size(const struct job *job)
+{
+    return job->local_size;
+}
+
+int job_share_rank(const struct job *job)
+{
+    return job->share_rank;
+}
+
+int job_share_size(const struct job *job)
+{
+    return job->share_size;
+}
+
+bool job_is_crowded(const struct job *job)
+{
+    return job->crowded;
+}
+
+const struct layout *job_layout(const struct job *job)
+{
+    return &job->layout;
 }
 
 const char *job_host(const struct job *job)
@@ -254,5 +371,6 @@ void job_destroy(struct job *job)
         return;
     channel_close(job->channel);
     server_close(job->server); /* waits until the others have left, too */
+    layout_release(&job->layout);
     free(job);
 }

@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "algos/layout.h"
 #include "base/status.h"
 
 struct job;
@@ -61,18 +62,28 @@ enum status job_join(const struct job_options *options, struct job **job) MUST_C
 /* A job whose workers somebody else has started and watches (an MPI's mpiexec): what joining would have found out.
  * allgather is collective and gives size * bytes in rank order; 0 bytes are a barrier. */
 struct job_manager {
-    int rank, size, local_rank;
+    int rank, size, local_rank; /* local_rank -1: not known */
     enum status (*allgather)(void *context, const void *mine, size_t bytes, void *all);
     void *context;
 };
-/* The same kind of job from there. Nobody here watches the workers: job_check() always says STATUS_OK, job_abort() tells
+/* The same kind of job from there; collective. Nobody here watches the workers: job_check() always says STATUS_OK, job_abort() tells
  * nobody, and `failed` is never called; the manager ends what is left of a job. Free with job_destroy(). */
 enum status job_adopt(const struct job_manager *manager, const struct job_options *options,
                       struct job **job) MUST_CHECK;
 
 int job_rank(const struct job *job);
 int job_size(const struct job *job);
+/* This worker's number among those of its machine, and how many they are: they share its cores, cards and memory. The launcher's
+ * numbers, unless it tells none or two workers of a machine the same one: then they are counted, in rank order. */
 int job_local_rank(const struct job *job);
+int job_local_size(const struct job *job);
+/* The same among those of them that may run on the very same CPUs (all, unless somebody has bound them), for sharing these. */
+int job_share_rank(const struct job *job);
+int job_share_size(const struct job *job);
+/* More workers than cores on this machine: what one spins, another lacks. */
+bool job_is_crowded(const struct job *job);
+/* The nodes of the workers: those of a node can share memory (host.h). Belongs to the job. */
+const struct layout *job_layout(const struct job *job);
 const char *job_host(const struct job *job); /* host name, for messages and results */
 double job_deadline(const struct job *job);  /* seconds */
 

@@ -627,23 +627,9 @@ enum status bench_memory(const struct bench_settings *settings, int workers, siz
         settings->out_of_place ? ", or --in-place=only" : "");
 }
 
-/* How many workers of the job share this host's memory. */
-static enum status count_neighbours(const struct worker *worker, int *count)
-{
-    struct host_identity identity;
-    uint64_t all[WORKERS_MOST];
-    host_identify(&identity);
-    TRY(job_allgather(worker->job, &identity.memory, sizeof identity.memory, all));
-    *count = 0;
-    for (int r = 0; r < job_size(worker->job); r++)
-        *count += all[r] == identity.memory;
-    return STATUS_OK;
-}
-
 /* All workers refuse if one must. */
 static enum status check_memory(const struct subject *s)
 {
-    int neighbours = 0;
     size_t scratch = 0;
     uint64_t all[WORKERS_MOST];
     const size_t size = dtype_size(s->settings->dtype);
@@ -651,8 +637,7 @@ static enum status check_memory(const struct subject *s)
         const size_t bytes = collective_scratch(s->shape[k], s->settings->end / size, size);
         scratch = bytes > scratch ? bytes : scratch;
     }
-    TRY(count_neighbours(s->worker, &neighbours));
-    enum status status = bench_memory(s->settings, neighbours, scratch);
+    enum status status = bench_memory(s->settings, job_local_size(s->worker->job), scratch);
     const uint64_t refuses = status < 0;
     TRY(job_allgather(s->worker->job, &refuses, sizeof refuses, all));
     for (int r = 0; r < job_size(s->worker->job) && status >= 0; r++)

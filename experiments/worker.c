@@ -149,7 +149,7 @@ enum status worker_open(const struct option_values *options, int workers, unsign
     if (nodes != NULL)
         TRY(layout_parse(nodes, size, &worker->layout));
     else
-        TRY(layout_flat(size, &worker->layout));
+        TRY(layout_copy(job_layout(worker->job), &worker->layout));
     if (accelerator != NULL)
         TRY(accelerator_open(accelerator, worker->job, &worker->device));
     return open_comm(options, (wants & WORKER_PROGRESS) != 0, worker);

@@ -51,7 +51,7 @@ enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
          .min = 1,                                                                                                     \
          .max = 64,                                                                                                    \
          .help = "receives posted ahead on each peer and lane (default 4, on tcp and net 8)"},                         \
-        {.key = "nodes", .type = OPTION_STRING, .help = "node layout to pretend: 2x4 or 4+2 (default: one node)"},     \
+        {.key = "nodes", .type = OPTION_STRING, .help = "node layout to pretend: 2x4 or 4+2 (default: as it is)"},     \
         {.key = "deadline",                                                                                            \
          .type = OPTION_SECONDS,                                                                                       \
          .default_text = "30",                                                                                         \

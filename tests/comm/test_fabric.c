@@ -161,9 +161,50 @@ Test(host, is_the_same_for_the_same_process)
     host_identify(&one);
     host_identify(&two);
     cr_expect(one.memory == two.memory && one.network == two.network);
-    cr_expect(one.memory != one.network);
+    cr_expect(one.memory != one.network && one.machine == two.machine);
     cr_expect_geq(host_cores(), 1);
     cr_expect_leq(host_cores(), sysconf(_SC_NPROCESSORS_CONF));
+}
+
+/* What the job says of a node keeps its workers apart, but not from the machine's cores. */
+Test(host, that_the_job_names_is_one_of_its_own)
+{
+    struct host_identity one, two, three;
+    host_identify(&one);
+    cr_assert_eq(setenv("CHORALE_NODE", "a", 1), 0);
+    host_identify(&two);
+    cr_assert_eq(setenv("CHORALE_NODE", "b", 1), 0);
+    host_identify(&three);
+    cr_expect(one.memory != two.memory && two.memory != three.memory && one.memory != three.memory);
+    cr_expect(one.network != two.network && two.network != three.network);
+    cr_expect(one.machine == two.machine && two.machine == three.machine);
+}
+
+static void expect_cpus(const char *wanted, struct host_cpus cpus, int count)
+{
+    struct text text = {0};
+    host_cpus_describe(&cpus, &text);
+    cr_expect_str_eq(text_string(&text), wanted);
+    cr_expect_eq(host_cpus_count(&cpus), count, "%s", wanted);
+    text_release(&text);
+}
+
+Test(host, tells_sets_of_cpus)
+{
+    struct host_cpus cpus = {{0}}, all = {{0}};
+    expect_cpus("", cpus, 0);
+    cpus.word[0] = 0x10F;
+    expect_cpus("0-3,8", cpus, 5);
+    cpus.word[0] |= UINT64_C(1) << 63;
+    cpus.word[1] = 3;
+    expect_cpus("0-3,8,63-65", cpus, 8);
+    memset(&all, 0xFF, sizeof all);
+    expect_cpus("0-1023", all, 1024);
+    cr_expect_not(host_cpus_equal(&cpus, &all));
+    host_cpus_join(&cpus, &all);
+    cr_expect(host_cpus_equal(&cpus, &all));
+    host_cpus_allowed(&cpus);
+    cr_expect_geq(host_cpus_count(&cpus), host_cores());
 }
 
 Test(host, knows_addresses)

@@ -57,6 +57,12 @@ Test(job, one_worker_without_a_launcher)
     cr_expect_eq(job_rank(job), 0);
     cr_expect_eq(job_size(job), 1);
     cr_expect_eq(job_local_rank(job), 0);
+    cr_expect_eq(job_local_size(job), 1);
+    cr_expect_eq(job_share_rank(job), 0);
+    cr_expect_eq(job_share_size(job), 1);
+    cr_expect_eq(job_layout(job)->nodes, 1);
+    cr_expect_eq(job_layout(job)->workers, 1);
+    cr_expect_not(job_is_crowded(job));
     cr_expect_gt(strlen(job_host(job)), 0);
     cr_expect_eq(job_deadline(job), 12.0);
     cr_expect_eq(job_allgather(job, &mine, sizeof mine, &all), STATUS_OK);
