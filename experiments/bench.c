@@ -118,6 +118,9 @@ static enum status call_library(struct subject *s, bool in_place)
 /* One period: every schedule once, one after the other. */
 static enum status call(struct subject *s, bool in_place)
 {
+    struct inject *inject = s->worker->inject;
+    if (inject != NULL)
+        inject_step(inject, job_rank(s->worker->job), inject->calls++);
     if (s->library.external != NULL)
         return call_library(s, in_place);
     for (size_t k = 0; k < s->period; k++) {

@@ -22,6 +22,7 @@ struct bench_settings {
     const struct wire_format *wire; /* what travels */
     const char *device;             /* where vectors lie: "cuda"; NULL: in host memory */
     const char *wire_name;          /* its canonical spelling; the element type where nothing changes */
+    const char *inject;             /* what impairs the network, in its canonical spelling; NULL: nothing */
     bool out_of_place, in_place;    /* which are measured */
     bool check, extended;
     bool head; /* CSV: the line of column names */

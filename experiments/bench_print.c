@@ -255,7 +255,7 @@ static enum status json_row(const struct bench_row *row, int in_place, json_t *r
     files_hash_word(row, hash);
     json_t *object = json_pack(
         "{s:s, s:i, s:s, s:I, s:I, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s?, s:o, "
-        "s:o, s:s?, s:s?, s:s, s:o, s:o, s:o, s:o, s:s}",
+        "s:o, s:s?, s:s?, s:s, s:o, s:o, s:o, s:o, s:s, s:s?}",
         "allreduce", row->name, "workers", row->workers, "transport", row->transport, "bytes", (json_int_t)row->bytes,
         "count", (json_int_t)row->count, "dtype", dtype_name(row->settings->dtype), "op",
         reduce_op_name(row->settings->op), "in_place", in_place, "time_us", json_number(half->time_s * 1e6), "p50_us",
@@ -270,7 +270,7 @@ static enum status json_row(const struct bench_row *row, int in_place, json_t *r
         statistic_json(row, row->wire.infinite), "wire_nan", statistic_json(row, row->wire.nan), "wire_flushed",
         statistic_json(row, row->wire.flushed), "wire_error",
         json_number(row->settings->device != NULL ? NAN : row->wire.worst), "device",
-        row->settings->device != NULL ? row->settings->device : "cpu");
+        row->settings->device != NULL ? row->settings->device : "cpu", "inject", row->settings->inject);
     if (object == NULL || json_array_append_new(rows, object) != 0)
         return fail(STATUS_NO_MEMORY, "bench: no memory for a row");
     return STATUS_OK;

@@ -127,7 +127,7 @@ struct plan {
     struct accelerator accelerator;
     struct platform platform;
     struct wire_format wire;
-    struct text wire_name;
+    struct text wire_name, inject;
 };
 
 /* ---- options ---- */
@@ -178,6 +178,17 @@ static enum status read_wire(struct plan *plan, struct bench_settings *s)
     return text_check(&plan->wire_name);
 }
 
+static enum status read_inject(struct plan *plan, struct bench_settings *s)
+{
+    struct inject inject;
+    if (!option_given(plan->options, "inject"))
+        return STATUS_OK;
+    TRY(inject_parse(option_text(plan->options, "inject"), &inject));
+    inject_describe(&inject, &plan->inject);
+    s->inject = text_string(&plan->inject);
+    return text_check(&plan->inject);
+}
+
 static enum status read_settings(struct plan *plan)
 {
     const struct option_values *options = plan->options;
@@ -203,6 +214,7 @@ static enum status read_settings(struct plan *plan)
                     option_text(options, "rows"));
     if (option_given(options, "rows"))
         TRY(file_writable(option_text(options, "rows")));
+    TRY(read_inject(plan, s));
     TRY(dtype_parse(option_text(options, "dtype"), &s->dtype));
     TRY(reduce_op_parse(option_text(options, "op"), &s->op));
     TRY(read_wire(plan, s));
@@ -458,6 +470,7 @@ int cmd_bench(int argc, char **argv)
     free(plan.counts);
     wire_format_release(&plan.wire);
     text_release(&plan.wire_name);
+    text_release(&plan.inject);
     spec_list_release(plan.specs, plan.spec_count);
     option_values_release(&options);
     return exit_code;

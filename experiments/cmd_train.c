@@ -235,10 +235,13 @@ static enum status check_profile_out(const char *path, const struct backend_ops 
 
 static enum status read_plan(struct option_values *options, struct plan *plan)
 {
+    struct inject inject;
     *plan = (struct plan){.options = options};
     TRY(program_spec(option_text(options, "allreduce"), &plan->spec));
     if (option_given(options, "steps") && option_given(options, "epochs"))
         return fail(STATUS_USAGE, "--steps and --epochs: give one of them");
+    if (option_given(options, "inject"))
+        TRY(inject_parse(option_text(options, "inject"), &inject));
     TRY(read_bucket(option_text(options, "bucket"), &plan->bucket));
     TRY(wire_format_parse(option_text(options, "wire"), &plan->wire));
     TRY(read_device(options, plan));
@@ -281,6 +284,16 @@ static void say_data(const struct train_start *start)
            facts.notes[0] != '\0' ? "; " : "", facts.notes);
 }
 
+static void say_impairments(const struct train_request *request)
+{
+    struct text network = {0};
+    if (request->inject == NULL)
+        return;
+    comm_describe(request->comm, &network);
+    printf("network: %s\n", text_string(&network));
+    text_release(&network);
+}
+
 static void say_start(void *context, const struct train_start *start)
 {
     (void)context;
@@ -298,6 +311,7 @@ static void say_start(void *context, const struct train_start *start)
            (unsigned long long)request->warmup_steps, (unsigned long long)request->seed);
     say_data(start);
     say_device(start);
+    say_impairments(request);
     if (start->decided != NULL)
         printf("decided: %s\n", start->decided);
     printf("results in %s\n", start->folder);
@@ -436,6 +450,7 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .decay_epochs = option_text(options, "decay-epochs"),
         .bucket = plan->bucket,
         .wire = &plan->wire,
+        .inject = worker->inject,
         .evaluation = evaluation_of(options),
         .out = option_text(options, "out"),
         .profile_out = option_text(options, "profile-out"),

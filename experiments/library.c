@@ -30,6 +30,9 @@ enum status library_possible(const struct external *external, const char *device
 
 enum status library_find(const struct external *external, const struct worker *worker, struct library *library)
 {
+    if (worker->inject != NULL)
+        return fail(STATUS_REFUSED, "%s: an external, whose messages --inject can't reach: leave one of them out",
+                    external->name);
     if (library->external != NULL)
         return STATUS_OK;
     if (!library_is_mpi(external)) {

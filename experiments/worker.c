@@ -104,10 +104,26 @@ static enum status open_transport(const struct option_values *options, struct jo
     return fabric_open(&request, transport);
 }
 
+/* Nothing may pass by it: other libraries' collectives are refused before (library.c). */
+static enum status impair(const struct option_values *options, struct worker *worker, struct transport **transport)
+{
+    void *memory = NULL;
+    if (option_text(options, "inject") == NULL)
+        return STATUS_OK;
+    TRY(memory_zeroed(&memory, 1, sizeof(struct inject)));
+    worker->inject = memory;
+    enum status status = inject_parse(option_text(options, "inject"), worker->inject);
+    if (status == STATUS_OK)
+        return inject_open(worker->inject, (uint64_t)option_int(options, "seed"), *transport, transport);
+    (*transport)->ops->close(*transport);
+    return status;
+}
+
 static enum status open_comm(const struct option_values *options, bool progress_thread, struct worker *worker)
 {
     struct transport *transport = NULL;
     TRY(open_transport(options, worker->job, &transport));
+    TRY(impair(options, worker, &transport));
     struct comm_request request = {.transport = transport,
                                    .job = worker->job,
                                    .device = worker->device,
@@ -195,6 +211,7 @@ int worker_close(struct worker *worker, enum status status)
     job_destroy(worker->job);
     external_close(worker->library);
     layout_release(&worker->layout);
+    free(worker->inject);
     if (status < 0)
         job_remove_leftovers((long)getpid());
     *worker = (struct worker){.job = NULL};

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "comm/comm.h"
 #include "comm/external.h"
+#include "comm/inject.h"
 #include "comm/job.h"
 #include "experiments/accelerator.h"
 
@@ -52,6 +53,10 @@ enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
          .max = 64,                                                                                                    \
          .help = "receives posted ahead on each peer and lane (default 4, on tcp and net 8)"},                         \
         {.key = "nodes", .type = OPTION_STRING, .help = "node layout to pretend: 2x4 or 4+2 (default: as it is)"},     \
+        {.key = "inject",                                                                                              \
+         .type = OPTION_STRING,                                                                                        \
+         .help = "impairments: delay=50us,jitter=20us,bandwidth=1GB/s (each also with @FROM-TO), "                     \
+                 "straggler=RANK:FACTOR, die=RANK@STEP[:kill|stop|exit0]"},                                            \
         {.key = "deadline",                                                                                            \
          .type = OPTION_SECONDS,                                                                                       \
          .default_text = "30",                                                                                         \
@@ -70,8 +75,9 @@ struct worker {
     struct job *job;
     struct device *device; /* NULL: it works in host memory */
     struct comm *comm;
-    struct layout layout; /* the nodes of the workers, real or pretended */
-    bool told;            /* joining failed because the launcher has ended the job, and says why */
+    struct layout layout;  /* the nodes of the workers, real or pretended */
+    struct inject *inject; /* --inject; NULL: none */
+    bool told;             /* joining failed because the launcher has ended the job, and says why */
 };
 
 /* The count that -n gives, 0 when it is not given. */

@@ -164,6 +164,20 @@ void trainer_tell(struct trainer *trainer, uint64_t step, bool evaluated)
 
 /* ---- a step ---- */
 
+static void begin_impaired(const struct trainer *trainer, uint64_t step)
+{
+    if (trainer->request->inject != NULL)
+        inject_step(trainer->request->inject, job_rank(trainer->request->job), step);
+}
+
+/* On a device the latest step that is known to be computed is one before. */
+static void compute_impaired(const struct trainer *trainer)
+{
+    if (trainer->request->inject != NULL && trainer->collected > 0)
+        inject_compute(trainer->request->inject, job_rank(trainer->request->job),
+                       trainer->row[(trainer->collected - 1) % 2].compute_s);
+}
+
 enum status trainer_step(struct trainer *trainer, bool settle)
 {
     const bool waits = trainer->place.device == NULL; /* a host backend is done when it returns */
@@ -174,9 +188,11 @@ enum status trainer_step(struct trainer *trainer, bool settle)
     struct step_plan plan;
     bool finite = true;
     TRY(plan_step(trainer, step, &plan));
+    begin_impaired(trainer, step);
     TRY(put(trainer, step, gradient));
     if (waits)
         TRY(collect(trainer, step + 1, &finite, &applied));
+    compute_impaired(trainer);
     if (trainer->spoils)
         TRY(spoil(trainer, gradient));
     TRY(trainer->method->step(&trainer->replica, &exchanger, &plan, step, &finite));

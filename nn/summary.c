@@ -208,6 +208,18 @@ static json_t *data_json(const struct trainer *trainer, double wait_ms)
                      (json_int_t)trainer->skipped, "wait_ms", json_number(wait_ms), "notes", facts.notes);
 }
 
+/* null: nothing impairs the run. */
+static json_t *inject_json(const struct inject *inject)
+{
+    struct text text = {.length = 0};
+    if (inject == NULL)
+        return json_null();
+    inject_describe(inject, &text);
+    json_t *value = json_string(text_string(&text));
+    text_release(&text);
+    return value;
+}
+
 /* What was asked for. */
 static json_t *settings_json(const struct trainer *trainer, size_t skip)
 {
@@ -242,6 +254,7 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
          json_object_set_new(object, "deterministic", json_boolean(request->deterministic)) != 0 ||
          json_object_set_new(object, "decided", text_json(decided)) != 0 ||
          json_object_set_new(object, "wire", wire_json(request->wire)) != 0 ||
+         json_object_set_new(object, "inject", inject_json(request->inject)) != 0 ||
          json_object_set_new(object, "files_hash", files_hash_json(request->spec)) != 0)) {
         json_decref(object);
         return NULL;

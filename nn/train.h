@@ -32,6 +32,7 @@
 #include "base/text.h"
 #include "comm/comm.h"
 #include "comm/external.h"
+#include "comm/inject.h"
 #include "comm/job.h"
 #include "nn/backend.h"
 #include "nn/data.h"
@@ -70,6 +71,7 @@ struct train_request {
     struct comm *comm;
     const struct layout *layout;
     const struct spec *spec;          /* a schedule means synchronous over it, and so does an external */
+    const struct inject *inject;      /* impairments; NULL: none */
     struct external_library *library; /* of a spec that is an external, for these workers; else NULL */
 
     const struct backend_ops *backend;

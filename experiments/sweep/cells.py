@@ -74,6 +74,7 @@ class Settings:
         options, parts = self.options, [self.identity.get(cell.spec, cell.spec), cell.mode, f"workers={cell.workers}"]
         network = [f"bucket={options['bucket']}", f"segment={options['segment']}", f"window={options['window']}"]
         run = [f"{name}={options[name]}" for name in ("steps", "warmup-steps", "repeats", "seed", "transport")]
+        run += [f"inject={options['inject']}"] if self.impaired(cell) else []
         if cell.mode == "measured":
             parts += [f"device={options['device']}", f"model={options['model']}", f"image-size={options['image-size']}"]
             parts += [f"precision={options['precision']}"] if options["precision"] else []
@@ -84,6 +85,10 @@ class Settings:
         else:
             parts += [f"profile={self.prints['profile']}", f"platform={self.prints['platform']}"]
         return " ".join([*parts, f"batch={self.batch(cell.mode)}", *network])
+
+    def impaired(self, cell):
+        """Whether --inject is for this cell: one worker has no network, and is what the others are compared with."""
+        return bool(self.options["inject"]) and cell.workers > 1
 
     def baseline(self, mode):
         """The cell that efficiencies of a mode refer to."""
@@ -151,6 +156,7 @@ def train_words(settings, cell, out):
     words = ["train", f"--allreduce={cell.spec}", "-n", str(cell.workers), f"--batch={settings.batch(cell.mode)}"]
     words += [f"--steps={options['steps'] + options['warmup-steps']}", f"--timing-skip={options['warmup-steps']}"]
     words += [f"--threads={settings.threads}", f"--seed={options['seed']}", f"--transport={options['transport']}"]
+    words += [f"--inject={options['inject']}"] if settings.impaired(cell) else []
     if cell.mode == "measured":
         words += [f"--device={options['device']}", f"--model={options['model']}"]
         words += [f"--image-size={options['image-size']}"]

@@ -130,6 +130,7 @@ TABLE = {
     "threads": (None, number(1, 4096), "compute threads of one worker (default cores / largest measured count)"),
     "seed": ("1", number(0, 2**53), "of everything random"),
     "transport": ("auto", choice("auto", "shm", "tcp", "net", "verbs", "efa"), "what carries the bytes"),
+    "inject": (None, str, "impairments of more than one worker, measured and replayed (chorale train --help)"),
     "bucket": ("0", bucket, "exchange in pieces: bytes, tensor, or 0 = all at once"),
     "segment": ("262144", number(64, 2**30), "bytes of a piece of a message on the wire, in every mode"),
     "window": ("4", number(1, 64), "receives posted ahead, in every mode"),
