@@ -249,6 +249,12 @@ bool file_exists(const char *path)
     return stat(path, &about) == 0;
 }
 
+bool file_is_plain(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 && S_ISREG(about.st_mode);
+}
+
 static bool is_folder(const char *path)
 {
     struct stat about;

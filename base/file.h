@@ -19,6 +19,7 @@ enum status file_write_atomic(const char *path, const void *data, size_t length)
 /* Whether file_write_atomic() will find the folder and may write to it: to be known before hours of work, not after. */
 enum status file_writable(const char *path) MUST_CHECK;
 bool file_exists(const char *path);
+bool file_is_plain(const char *path); /* there, and no folder, pipe or device */
 /* mkdir -p. */
 enum status folder_create(const char *path) MUST_CHECK;
 

@@ -101,12 +101,13 @@ struct device_ops {
 /* The module's own data follow. */
 struct device {
     const struct device_ops *ops;
-    int number; /* of the card on this host */
+    int number; /* of the card as this process counts them: others may count otherwise (CUDA_VISIBLE_DEVICES) */
+    unsigned char identity[16]; /* of the card, wherever it is seen (CUDA: its UUID); zeros: host and number are all */
 };
 
 /* ---- modules ---- */
 
-#define DEVICE_MODULE_VERSION 1u
+#define DEVICE_MODULE_VERSION 2u
 #define DEVICE_MODULE_SYMBOL "chorale_device"
 
 struct device_request {

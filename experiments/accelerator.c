@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 
@@ -72,13 +73,17 @@ static const char *variable(const char *name)
 
 void accelerator_engines(const struct accelerator *accelerator, struct text *path)
 {
-    const char *cache = variable("XDG_CACHE_HOME"), *home = variable("HOME");
+    const char *cache = variable("XDG_CACHE_HOME"), *home = variable("HOME"), *temporary = variable("TMPDIR");
     struct text folder = {0};
     if (cache != NULL)
         text_addf(&folder, "%s/chorale", cache);
     else if (home != NULL)
         text_addf(&folder, "%s/.cache/chorale", home);
-    if (folder.length > 0 && !folder.failed && folder_create(text_string(&folder)) == STATUS_OK)
+    if (folder.length == 0 || folder.failed || folder_create(text_string(&folder)) < 0) {
+        text_release(&folder);
+        text_addf(&folder, "%s/chorale-%lu", temporary != NULL ? temporary : "/tmp", (unsigned long)getuid());
+    }
+    if (!folder.failed && folder_create(text_string(&folder)) == STATUS_OK)
         text_addf(path, "%s/engines-%s.txt", text_string(&folder), accelerator->name);
     text_release(&folder);
 }

@@ -28,8 +28,8 @@ enum status accelerator_open(const struct accelerator *accelerator, const struct
                              struct device **device) MUST_CHECK;
 
 /* The file that remembers which kernels were fastest on such a device, in the user's cache folder, which is made where it
- * is missing: $XDG_CACHE_HOME/chorale/engines-cuda.txt, or under ~/.cache. Nothing where there is no such folder. Appended.
- */
+ * is missing: $XDG_CACHE_HOME/chorale/engines-cuda.txt, or under ~/.cache, or else a folder of the user's in that for
+ * temporary files. Nothing where there is none. Appended. */
 void accelerator_engines(const struct accelerator *accelerator, struct text *path);
 
 #endif

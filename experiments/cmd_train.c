@@ -185,6 +185,18 @@ static enum status read_loss_scale(const struct option_values *options, struct p
     return STATUS_OK;
 }
 
+/* One that is there may be only for reading. */
+static enum status check_engines(const char *path)
+{
+    if (file_is_plain(path))
+        return STATUS_OK;
+    if (file_exists(path))
+        return fail(STATUS_USAGE, "--engines=%s: no plain file: what is remembered is written there, and read again",
+                    path);
+    const enum status status = file_writable(path);
+    return status < 0 ? fail(STATUS_USAGE, "--engines: %s", status_message()) : status;
+}
+
 /* What only a device's kernels have. */
 static enum status read_kernels(const struct option_values *options, struct plan *plan)
 {
@@ -193,10 +205,12 @@ static enum status read_kernels(const struct option_values *options, struct plan
         if (option_given(options, keys[k]))
             return fail(STATUS_REFUSED, "--%s: the device %s has no such thing: leave it out, or take --device=cuda",
                         keys[k], plan->accelerator.name);
-    if (option_given(options, "engines"))
+    if (option_given(options, "engines")) {
+        TRY(check_engines(option_text(options, "engines")));
         text_add(&plan->engines, option_text(options, "engines"));
-    else if (plan->accelerator.module != NULL)
+    } else if (plan->accelerator.module != NULL) {
         accelerator_engines(&plan->accelerator, &plan->engines);
+    }
     return text_check(&plan->engines);
 }
 
@@ -464,6 +478,7 @@ static enum status train(const struct plan *plan, const struct worker *worker, c
     struct train_summary summary;
     uint64_t said_ns = clock_ns();
     bool json = option_flag(plan->options, "json");
+    request.note = program_note;
     if (!json) {
         request.started = say_start;
         request.progress = say_progress;

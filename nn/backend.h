@@ -57,6 +57,9 @@ struct backend_request {
     bool legacy;         /* convolutions by cuDNN's legacy functions             */
     size_t workspace;    /* bytes at most for convolutions; 0: the backend's own */
     const char *engines; /* file that remembers which kernels were chosen; NULL: none */
+    double patience;     /* seconds that others wait for this backend to open; 0: nobody does */
+    void (*note)(void *context, const char *line); /* what the user should read, though it goes on; may be NULL */
+    void *note_context;
 };
 
 /* One training step's result on this worker. */

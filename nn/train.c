@@ -177,7 +177,10 @@ static enum status open_backend(struct trainer *trainer)
                                       .deterministic = request->deterministic,
                                       .legacy = request->legacy,
                                       .workspace = request->workspace,
-                                      .engines = request->engines};
+                                      .engines = request->engines,
+                                      .patience = job_size(request->job) > 1 ? job_deadline(request->job) / 2 : 0,
+                                      .note = request->note,
+                                      .note_context = request->context};
     return request->backend->open(&backend, &trainer->backend);
 }
 
@@ -205,25 +208,39 @@ static enum status open_records(struct trainer *trainer)
     return STATUS_OK;
 }
 
+/* A card by what it says of itself: two workers may give it different numbers, or call its host by two names. */
+struct card {
+    unsigned char identity[16];
+    uint64_t host;
+    int64_t number;
+};
+
+static struct card card_of(const struct device *device, const char *host)
+{
+    static const unsigned char none[sizeof device->identity];
+    struct card card = {.host = 0};
+    memcpy(card.identity, device->identity, sizeof card.identity);
+    if (memcmp(card.identity, none, sizeof none) == 0) {
+        card.host = hash_bytes(HASH_START, host, strlen(host));
+        card.number = device->number;
+    }
+    return card;
+}
+
 /* How many workers compute on the card of this one. */
 static enum status count_sharers(struct trainer *trainer)
 {
-    struct card {
-        uint64_t host;
-        int64_t number;
-    };
     const struct train_request *request = trainer->request;
     struct job *job = request->job;
-    const char *host = job_host(job);
     void *all = NULL;
     if (request->device == NULL)
         return STATUS_OK;
-    const struct card mine = {.host = hash_bytes(HASH_START, host, strlen(host)), .number = request->device->number};
+    const struct card mine = card_of(request->device, job_host(job));
     TRY(memory_zeroed(&all, (size_t)job_size(job), sizeof mine));
     const struct card *cards = all;
     const enum status status = job_allgather(job, &mine, sizeof mine, all);
     for (int r = 0; status >= 0 && r < job_size(job); r++)
-        trainer->sharers += cards[r].host == mine.host && cards[r].number == mine.number;
+        trainer->sharers += memcmp(&cards[r], &mine, sizeof mine) == 0;
     free(all);
     return status;
 }

@@ -107,6 +107,8 @@ struct train_request {
     const char *profile_out; /* file for layer times, written by rank 0; NULL = none                     */
     int timing_skip;         /* first steps left out of mean times; negative: 2, fewer in very short runs */
 
+    void (*note)(void *context,
+                 const char *line); /* any rank: what the user should read, though it goes on; may be NULL */
     void (*started)(void *context, const struct train_start *start); /* rank 0, before the first step; may be NULL */
     void (*progress)(void *context, const struct train_progress *progress); /* rank 0; may be NULL */
     void *context;

@@ -110,7 +110,9 @@ static enum status open_net(struct backend *backend, const struct backend_reques
 {
     const struct dnn_request dnn = {.device = backend->device->number,
                                     .stream = backend->stream,
-                                    .engine_file = request->deterministic ? NULL : request->engines};
+                                    .engine_file = request->deterministic ? NULL : request->engines,
+                                    .note = request->note,
+                                    .context = request->note_context};
     TRY(dnn_open(&dnn, &backend->dnn));
     const struct cuda_net_request net = {
         .model = request->model,
@@ -124,6 +126,7 @@ static enum status open_net(struct backend *backend, const struct backend_reques
         .deterministic = request->deterministic,
         .legacy = request->legacy,
         .measure = !request->deterministic,
+        .patience = request->patience,
         .workspace = request->workspace > 0 ? request->workspace : usual_workspace,
     };
     return cuda_net_create(&net, &backend->net);

@@ -31,6 +31,7 @@ struct cuda_device {
     int driver, runtime; /* 13000 = 13.0 */
 };
 
+_Static_assert(sizeof(cudaUUID_t) == sizeof((struct device *)NULL)->identity, "a card's UUID is its identity");
 _Static_assert(sizeof(cudaIpcMemHandle_t) <= sizeof(struct device_export), "an IPC handle fits");
 _Static_assert(DEVICE_TERMS <= CUDA_TERMS_MOST, "a chain of reductions is two launches at most");
 
@@ -95,6 +96,7 @@ static enum status check_card(struct cuda_device *device)
     struct cudaDeviceProp card;
     TRY(cuda_check(cudaGetDeviceProperties(&card, device->base.number), "the card's properties"));
     snprintf(device->card, sizeof device->card, "%s", card.name);
+    memcpy(device->base.identity, card.uuid.bytes, sizeof device->base.identity);
     if (10 * card.major + card.minor < LEAST_CAPABILITY)
         return fail(STATUS_UNAVAILABLE, "device cuda:%d: %s has compute capability %d.%d: %d.%d or newer is needed",
                     device->base.number, card.name, card.major, card.minor, LEAST_CAPABILITY / 10,

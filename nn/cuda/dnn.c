@@ -143,6 +143,8 @@ enum status dnn_open(const struct dnn_request *request, struct dnn **dnn)
     TRY(memory_zeroed(&memory, 1, sizeof *made));
     made = memory;
     made->stream = request->stream;
+    made->note = request->note;
+    made->context = request->context;
     snprintf(made->version, sizeof made->version, "%zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
     if (request->planning && request->description == NULL)
         TRY_TO(fail, fail(STATUS_INTERNAL, "cuDNN: planning without a device needs a device description"));
@@ -172,6 +174,28 @@ void dnn_close(struct dnn *dnn)
     engine_file_release(&dnn->engines);
     free(dnn->engine_path);
     free(dnn);
+}
+
+enum status dnn_reread(struct dnn *dnn)
+{
+    return dnn->engine_path != NULL ? engine_file_read(&dnn->engines, dnn->engine_path) : STATUS_OK;
+}
+
+enum status dnn_lock(const struct dnn *dnn, double seconds, int *lock)
+{
+    *lock = -1;
+    return dnn->engine_path != NULL ? engine_file_lock(dnn->engine_path, seconds, lock) : STATUS_OK;
+}
+
+void dnn_unlock(int lock)
+{
+    engine_file_unlock(lock);
+}
+
+void dnn_note(const struct dnn *dnn, const char *line)
+{
+    if (dnn->note != NULL)
+        dnn->note(dnn->context, line);
 }
 
 bool dnn_planning(const struct dnn *dnn)
@@ -272,5 +296,22 @@ out:
     (void)cudaEventDestroy(watch.stop);
 no_stop:
     (void)cudaEventDestroy(watch.start);
+    return status;
+}
+
+static enum status once(const struct stopwatch *watch, enum status (*work)(void *argument), void *argument)
+{
+    TRY(work(argument));
+    CUDA_TRY(cudaEventRecord(watch->stop, watch->stream));
+    CUDA_TRY(cudaEventSynchronize(watch->stop));
+    return STATUS_OK;
+}
+
+enum status dnn_run_once(struct dnn *dnn, enum status (*work)(void *argument), void *argument)
+{
+    struct stopwatch watch = {.stream = dnn->stream};
+    CUDA_TRY(cudaEventCreate(&watch.stop));
+    const enum status status = once(&watch, work, argument);
+    (void)cudaEventDestroy(watch.stop);
     return status;
 }

@@ -57,6 +57,8 @@ struct dnn_request {
     cudaStream_t stream;     /* all work is put on it; owned by the caller */
     const char *description; /* the device's properties (JSON text); NULL: the device is asked */
     const char *engine_file; /* read at open if it is there, written by dnn_remember(); NULL: none */
+    void (*note)(void *context, const char *line); /* what the user should read, though it goes on; NULL: nobody does */
+    void *context;
 };
 
 /* STATUS_FORMAT (with file and line) when the engine file is damaged. */
@@ -67,6 +69,14 @@ bool dnn_planning(const struct dnn *dnn);
 void dnn_describe(const struct dnn *dnn, struct text *text);
 /* The device's properties in cuDNN's JSON: what `description` takes. */
 enum status dnn_description(const struct dnn *dnn, struct text *text) MUST_CHECK;
+
+/* What the file says by now, besides what this handle has found out since. */
+enum status dnn_reread(struct dnn *dnn) MUST_CHECK;
+/* See engine_file_lock(); without a file STATUS_OK and -1. */
+enum status dnn_lock(const struct dnn *dnn, double seconds, int *lock) MUST_CHECK;
+void dnn_unlock(int lock);
+/* For whoever opened the handle. */
+void dnn_note(const struct dnn *dnn, const char *line);
 
 /* Time for one piece of work on the stream, microseconds: warm-up, then the median of a few runs between events. It
  * synchronises with the stream: for choosing, before training. `work` puts the work on the stream once. */
@@ -129,11 +139,23 @@ struct dnn_buffers {
     size_t workspace_bytes;
 };
 
+/* Whether the file knows an engine for each direction of such a convolution. */
+enum status dnn_convolution_known(struct dnn *dnn, const struct dnn_convolution_request *request,
+                                  bool *known) MUST_CHECK;
+/* Whether a direction has no engine yet that has run here. */
+bool dnn_convolution_unproved(const struct dnn_convolution *convolution);
 /* Whether a direction is still to be timed: false for what the file knows or an equal shape has settled already. */
 bool dnn_convolution_undecided(const struct dnn_convolution *convolution);
-/* Time the candidates of each direction and keep the fastest. Nothing to do: returns at once. Synchronises. A candidate
- * that fails to run is left out; STATUS_REFUSED when all fail. STATUS_UNAVAILABLE when planning only. */
-enum status dnn_convolution_choose(struct dnn_convolution *convolution, const struct dnn_buffers *buffers) MUST_CHECK;
+/* What is undecided, and the file knows by now (dnn_reread()), becomes as the file says. */
+enum status dnn_convolution_recall(struct dnn_convolution *convolution) MUST_CHECK;
+/* Run what the file has told once and wait for it. What fails is noted, forgotten, and undecided: its candidates may want
+ * more workspace. */
+enum status dnn_convolution_prove(struct dnn_convolution *convolution, const struct dnn_buffers *buffers) MUST_CHECK;
+/* Time the candidates of each direction and keep the fastest; without `measure` keep the first that runs, which is not
+ * remembered. Nothing to do: returns at once. Synchronises. A candidate that fails to run is left out (noted, when it would
+ * have been taken untimed); STATUS_REFUSED when all fail. STATUS_UNAVAILABLE when planning only. */
+enum status dnn_convolution_choose(struct dnn_convolution *convolution, const struct dnn_buffers *buffers,
+                                   bool measure) MUST_CHECK;
 
 /* The choice at hand; NULL for a direction that was not asked for. Valid until the next choose. */
 const struct dnn_choice *dnn_convolution_choice(const struct dnn_convolution *convolution,

@@ -114,18 +114,28 @@ static enum status find_shape(struct dnn *dnn, const struct dnn_convolution_requ
     return STATUS_OK;
 }
 
-/* What the file or an earlier choice says. STATUS_AGAIN: nothing that can be had. */
-static enum status recall(struct dnn *dnn, struct shape *shape, enum dnn_direction which)
+/* NULL: nothing, or an engine that has failed here. */
+static enum status find_line(struct dnn *dnn, const struct shape *shape, enum dnn_direction which,
+                             const struct engine_line **line)
 {
     struct text key = {NULL};
     add_key(dnn, &shape->request, which, &key);
-    enum status status = text_check(&key);
-    const struct engine_line *line = status >= 0 ? engine_file_find(&dnn->engines, text_string(&key)) : NULL;
+    const enum status status = text_check(&key);
+    *line = status >= 0 ? engine_file_find(&dnn->engines, text_string(&key)) : NULL;
+    if (*line != NULL && strcmp((*line)->engine, shape->direction[which].failed) == 0)
+        *line = NULL;
     text_release(&key);
-    TRY(status);
+    return status;
+}
+
+/* What the file or an earlier choice says. STATUS_AGAIN: nothing that can be had. */
+static enum status recall(struct dnn *dnn, struct shape *shape, enum dnn_direction which)
+{
+    const struct engine_line *line = NULL;
+    TRY(find_line(dnn, shape, which, &line));
     if (line == NULL)
         return STATUS_AGAIN;
-    status = implementation_of(shape)->recall(dnn, shape, which, line->engine);
+    enum status status = implementation_of(shape)->recall(dnn, shape, which, line->engine);
     if (status == STATUS_FORMAT && line->number > 0)
         return fail_context(status, "%s:%d", dnn->engine_path, line->number);
     if (status < 0)
@@ -150,6 +160,23 @@ static enum status plan_direction(struct dnn *dnn, struct shape *shape, enum dnn
     if (status == STATUS_AGAIN)
         status = implementation_of(shape)->candidates(dnn, shape, which, candidates_of(&shape->request));
     return status;
+}
+
+enum status dnn_convolution_known(struct dnn *dnn, const struct dnn_convolution_request *request, bool *known)
+{
+    const bool wanted[DNN_DIRECTIONS] = {[DNN_FORWARD] = true,
+                                         [DNN_BACKWARD_DATA] = !request->no_backward && !request->no_backward_data,
+                                         [DNN_BACKWARD_FILTER] = !request->no_backward};
+    *known = true;
+    for (size_t k = 0; k < DNN_DIRECTIONS; k++) {
+        struct text key = {NULL};
+        add_key(dnn, request, (enum dnn_direction)k, &key);
+        const enum status status = text_check(&key);
+        *known = *known && (!wanted[k] || (status >= 0 && engine_file_find(&dnn->engines, text_string(&key)) != NULL));
+        text_release(&key);
+        TRY(status);
+    }
+    return STATUS_OK;
 }
 
 /* ---- convolutions ---- */
@@ -264,6 +291,15 @@ bool dnn_convolution_undecided(const struct dnn_convolution *convolution)
     return false;
 }
 
+bool dnn_convolution_unproved(const struct dnn_convolution *convolution)
+{
+    for (size_t k = 0; k < DNN_DIRECTIONS; k++) {
+        if (convolution->planned[k] && !convolution->shape->direction[k].proved)
+            return true;
+    }
+    return false;
+}
+
 struct trial {
     struct dnn_convolution *convolution;
     enum dnn_direction direction;
@@ -280,16 +316,66 @@ static enum status trial_run(void *argument)
               &trial->addresses);
 }
 
+static struct trial trial_of(struct dnn_convolution *convolution, enum dnn_direction which,
+                             const struct dnn_buffers *buffers)
+{
+    return (struct trial){
+        convolution,
+        which,
+        &convolution->shape->direction[which].plan[0],
+        {buffers->x, which == DNN_BACKWARD_FILTER ? buffers->dw : buffers->w, buffers->y, buffers->workspace}};
+}
+
+static void put_first(struct direction *direction, struct plan *plan)
+{
+    struct plan chosen = *plan;
+    *plan = direction->plan[0];
+    direction->plan[0] = chosen;
+}
+
+static enum status none_runs(const struct direction *direction, size_t workspace)
+{
+    return fail(STATUS_REFUSED, "of %zu engines none runs in %zu bytes of workspace%s%s", direction->plans, workspace,
+                status_message()[0] != '\0' ? ": " : "", status_message());
+}
+
+/* "conv1, forward: engine 62:2=4 fails (why); what follows" */
+static void note_failure(const struct dnn_convolution *convolution, enum dnn_direction which, const char *engine,
+                         const char *follows)
+{
+    struct text line = {NULL};
+    text_addf(&line, "%s, %s: engine %s fails when it is run (%s): %s", convolution->name, dnn_direction_name(which),
+              engine, status_message(), follows);
+    dnn_note(convolution->dnn, text_check(&line) >= 0 ? text_string(&line) : "an engine fails when it is run");
+    text_release(&line);
+}
+
+/* The first that runs comes first. */
+static enum status first_that_runs(struct dnn_convolution *convolution, enum dnn_direction which,
+                                   const struct dnn_buffers *buffers)
+{
+    struct direction *direction = &convolution->shape->direction[which];
+    struct trial trial = trial_of(convolution, which, buffers);
+    for (size_t k = 0; k < direction->plans; k++) {
+        trial.plan = &direction->plan[k];
+        if (trial.plan->choice.workspace > buffers->workspace_bytes)
+            continue;
+        if (dnn_run_once(convolution->dnn, trial_run, &trial) >= 0) {
+            put_first(direction, trial.plan);
+            return STATUS_OK;
+        }
+        if (k + 1 < direction->plans)
+            note_failure(convolution, which, trial.plan->choice.engine, "the next one is taken");
+    }
+    return none_runs(direction, buffers->workspace_bytes);
+}
+
 /* The fastest of them comes first; those that fail to run are left at time 0. STATUS_REFUSED: all do. */
 static enum status time_candidates(struct dnn_convolution *convolution, enum dnn_direction which,
                                    const struct dnn_buffers *buffers)
 {
     struct direction *direction = &convolution->shape->direction[which];
-    struct trial trial = {
-        convolution,
-        which,
-        NULL,
-        {buffers->x, which == DNN_BACKWARD_FILTER ? buffers->dw : buffers->w, buffers->y, buffers->workspace}};
+    struct trial trial = trial_of(convolution, which, buffers);
     struct plan *best = NULL;
     for (size_t k = 0; k < direction->plans; k++) {
         struct plan *plan = &direction->plan[k];
@@ -301,23 +387,24 @@ static enum status time_candidates(struct dnn_convolution *convolution, enum dnn
             best = plan;
     }
     if (best == NULL)
-        return fail(STATUS_REFUSED, "of %zu engines none runs in %zu bytes of workspace%s%s", direction->plans,
-                    buffers->workspace_bytes, status_message()[0] != '\0' ? ": " : "", status_message());
-    struct plan chosen = *best;
-    *best = direction->plan[0];
-    direction->plan[0] = chosen;
+        return none_runs(direction, buffers->workspace_bytes);
+    put_first(direction, best);
     direction->plan[0].choice.chosen = true;
     return STATUS_OK;
 }
 
-/* Drop all but the first and write it down. */
-static enum status settle(struct dnn *dnn, struct shape *shape, enum dnn_direction which)
+/* Drop all but the first. */
+static void settle(struct shape *shape, enum dnn_direction which)
 {
     struct direction *direction = &shape->direction[which];
-    const struct dnn_choice *choice = &direction->plan[0].choice;
     for (; direction->plans > 1; direction->plans--)
         implementation_of(shape)->plan_release(&direction->plan[direction->plans - 1]);
-    direction->settled = true;
+    direction->settled = direction->proved = true;
+}
+
+static enum status write_down(struct dnn *dnn, const struct shape *shape, enum dnn_direction which)
+{
+    const struct dnn_choice *choice = &shape->direction[which].plan[0].choice;
     struct text key = {NULL};
     add_key(dnn, &shape->request, which, &key);
     enum status status = text_check(&key);
@@ -327,7 +414,19 @@ static enum status settle(struct dnn *dnn, struct shape *shape, enum dnn_directi
     return status;
 }
 
-enum status dnn_convolution_choose(struct dnn_convolution *convolution, const struct dnn_buffers *buffers)
+static enum status choose(struct dnn_convolution *convolution, enum dnn_direction which,
+                          const struct dnn_buffers *buffers, bool measure)
+{
+    status_clear();
+    enum status status =
+        measure ? time_candidates(convolution, which, buffers) : first_that_runs(convolution, which, buffers);
+    if (status < 0)
+        return fail_context(status, "%s, %s", convolution->name, dnn_direction_name(which));
+    settle(convolution->shape, which);
+    return measure ? write_down(convolution->dnn, convolution->shape, which) : STATUS_OK;
+}
+
+enum status dnn_convolution_choose(struct dnn_convolution *convolution, const struct dnn_buffers *buffers, bool measure)
 {
     if (!dnn_convolution_undecided(convolution))
         return STATUS_OK;
@@ -336,11 +435,77 @@ enum status dnn_convolution_choose(struct dnn_convolution *convolution, const st
         enum dnn_direction which = (enum dnn_direction)k;
         if (!convolution->planned[k] || convolution->shape->direction[k].settled)
             continue;
-        status_clear();
-        enum status status = time_candidates(convolution, which, buffers);
-        if (status < 0)
-            return fail_context(status, "%s, %s", convolution->name, dnn_direction_name(which));
-        TRY(settle(convolution->dnn, convolution->shape, which));
+        TRY(choose(convolution, which, buffers, measure));
+    }
+    return STATUS_OK;
+}
+
+/* ---- what the file has told ---- */
+
+static void leave_out(struct shape *shape, struct direction *direction, const char *engine)
+{
+    for (size_t k = direction->plans; k-- > 0;) {
+        if (strcmp(direction->plan[k].choice.engine, engine) != 0)
+            continue;
+        implementation_of(shape)->plan_release(&direction->plan[k]);
+        memmove(&direction->plan[k], &direction->plan[k + 1], (--direction->plans - k) * sizeof(struct plan));
+    }
+}
+
+/* It is as if the file had not known it, but for the engine that is no good. */
+static enum status choose_anew(struct dnn_convolution *convolution, enum dnn_direction which)
+{
+    struct dnn *dnn = convolution->dnn;
+    struct shape *shape = convolution->shape;
+    struct direction *direction = &shape->direction[which];
+    memcpy(direction->failed, direction->plan[0].choice.engine, sizeof direction->failed);
+    direction_release(implementation_of(shape), direction);
+    direction->settled = false;
+    TRY(implementation_of(shape)->candidates(dnn, shape, which, candidates_of(&shape->request)));
+    leave_out(shape, direction, direction->failed);
+    if (direction->plans == 0)
+        return fail(STATUS_REFUSED, "engine %s fails, and cuDNN offers no other", direction->failed);
+    return STATUS_OK;
+}
+
+enum status dnn_convolution_recall(struct dnn_convolution *convolution)
+{
+    struct shape *shape = convolution->shape;
+    for (size_t k = 0; k < DNN_DIRECTIONS; k++) {
+        const enum dnn_direction which = (enum dnn_direction)k;
+        const struct engine_line *line = NULL;
+        if (!convolution->planned[k] || shape->direction[k].settled)
+            continue;
+        TRY(find_line(convolution->dnn, shape, which, &line));
+        if (line == NULL)
+            continue;
+        direction_release(implementation_of(shape), &shape->direction[k]);
+        TRY(plan_direction(convolution->dnn, shape, which));
+    }
+    return STATUS_OK;
+}
+
+static enum status prove(struct dnn_convolution *convolution, enum dnn_direction which,
+                         const struct dnn_buffers *buffers)
+{
+    struct direction *direction = &convolution->shape->direction[which];
+    struct trial trial = trial_of(convolution, which, buffers);
+    if (dnn_run_once(convolution->dnn, trial_run, &trial) >= 0) {
+        direction->proved = true;
+        return STATUS_OK;
+    }
+    note_failure(convolution, which, direction->plan[0].choice.engine, "it is forgotten, another one is chosen");
+    const enum status status = choose_anew(convolution, which);
+    return status < 0 ? fail_context(status, "%s, %s", convolution->name, dnn_direction_name(which)) : status;
+}
+
+enum status dnn_convolution_prove(struct dnn_convolution *convolution, const struct dnn_buffers *buffers)
+{
+    TRY(dnn_need_device(convolution->dnn, "running"));
+    for (size_t k = 0; k < DNN_DIRECTIONS; k++) {
+        const struct direction *direction = &convolution->shape->direction[k];
+        if (convolution->planned[k] && direction->settled && !direction->proved)
+            TRY(prove(convolution, (enum dnn_direction)k, buffers));
     }
     return STATUS_OK;
 }

@@ -14,6 +14,8 @@ struct dnn {
     char card[64], version[24];      /* "NVIDIA_H200", "9.19.0"; words of the engine file */
     struct engine_file engines;      /* what the file said, and every choice since */
     char *engine_path;               /* NULL: none */
+    void (*note)(void *context, const char *line);
+    void *context;
     struct shape *shapes;
 };
 
@@ -26,6 +28,8 @@ enum status dnn_status(cudnnStatus_t code, const char *call) MUST_CHECK;
 /* STATUS_UNAVAILABLE when a library of this version (cudnnGetVersion) can't do for what this was built with. */
 enum status dnn_check_version(size_t version) MUST_CHECK;
 cudnnDataType_t dnn_data_type(enum dtype type);
+/* Put the work on the stream once and wait for it. */
+enum status dnn_run_once(struct dnn *dnn, enum status (*work)(void *argument), void *argument) MUST_CHECK;
 /* STATUS_UNAVAILABLE with "WHAT needs a device" when planning only. */
 enum status dnn_need_device(const struct dnn *dnn, const char *what) MUST_CHECK;
 
@@ -54,7 +58,9 @@ struct legacy {
 struct direction {
     struct plan plan[PLANS_MAX]; /* the heuristics' order; after the choice, the chosen one alone */
     size_t plans;                /* 0: not planned                                                */
-    bool settled;
+    bool settled;                /* plan[0] is the choice                                         */
+    bool proved;                 /* and has run here                                              */
+    char failed[160];            /* an engine that has not: the file's word for it is not taken   */
 };
 
 /* Everything that convolutions of equal requests share. */

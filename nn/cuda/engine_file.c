@@ -1,9 +1,15 @@
 /* engine_file.c - reading, merging and writing what engine_file.h describes. */
+#define _DEFAULT_SOURCE /* flock */
 #include "nn/cuda/engine_file.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/lines.h"
 #include "base/memory.h"
@@ -12,6 +18,7 @@
 #define FORMAT_WORD "chorale-engines"
 #define FORMAT_VERSION "1"
 #define FILE_LIMIT ((size_t)16 << 20)
+#define LOCK_LOOK_NS UINT64_C(20000000)        /* between two looks at the lock */
 #define LINE_FORM_WORDS (ENGINE_KEY_WORDS + 3) /* key = engine time */
 
 static struct engine_line *find(const struct engine_file *file, const char *key)
@@ -93,7 +100,8 @@ static enum status read_line(struct engine_file *file, const struct lines *lines
         text_add(&key, lines->word[i]);
     }
     enum status status = text_check(&key);
-    if (status >= 0)
+    const struct engine_line *there = status >= 0 ? find(file, text_string(&key)) : NULL;
+    if (status >= 0 && (there == NULL || there->number > 0))
         status = add(file, text_string(&key), lines->word[ENGINE_KEY_WORDS + 1], seconds * 1e6, lines->number);
     text_release(&key);
     return status;
@@ -103,6 +111,8 @@ enum status engine_file_read(struct engine_file *file, const char *path)
 {
     if (!file_exists(path))
         return STATUS_OK;
+    if (!file_is_plain(path))
+        return fail(STATUS_FORMAT, "%s: no plain file: what is remembered is written there, and read again", path);
     char *data = NULL;
     size_t length = 0;
     enum status status = STATUS_OK;
@@ -158,6 +168,37 @@ out:
     text_release(&text);
     engine_file_release(&merged);
     return status;
+}
+
+enum status engine_file_lock(const char *path, double seconds, int *lock)
+{
+    const uint64_t until = clock_ns() + (uint64_t)(seconds * 1e9);
+    struct text name = {NULL};
+    text_addf(&name, "%s.lock", path);
+    *lock = -1;
+    enum status status = text_check(&name);
+    if (status >= 0)
+        *lock = open(text_string(&name), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    text_release(&name);
+    while (*lock >= 0 && flock(*lock, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR) { /* this file system knows no locks */
+            engine_file_unlock(*lock);
+            *lock = -1;
+        } else if (clock_ns() >= until) {
+            engine_file_unlock(*lock);
+            *lock = -1;
+            return STATUS_AGAIN;
+        } else {
+            clock_sleep_ns(LOCK_LOOK_NS);
+        }
+    }
+    return status;
+}
+
+void engine_file_unlock(int lock)
+{
+    if (lock >= 0)
+        (void)close(lock);
 }
 
 void engine_file_release(struct engine_file *file)

@@ -6,8 +6,8 @@
  * Before the "=" the key, ENGINE_KEY_WORDS words: card, cuDNN's version, implementation, direction, type, shape (x as NHWC,
  * filters as KRSC, stride, padding), "deterministic" or "any" order of addition, and the cap on workspace. After it the
  * engine with its settings, and the time that was measured. '#' begins a comment. Lines of other cards and versions are
- * kept as they are. Several processes may write one file: each writes a whole one; of two at the same moment the second
- * wins, and what the first had new is measured again some day.
+ * kept as they are. Several processes may write one file: each writes a whole one. Whoever measures holds the file's lock, so
+ * that one does it while others wait for what it writes.
  */
 #ifndef CHORALE_NN_CUDA_ENGINE_FILE_H
 #define CHORALE_NN_CUDA_ENGINE_FILE_H
@@ -32,7 +32,8 @@ struct engine_file {
     size_t lines, capacity;
 };
 
-/* Add the lines of `path` to *file; an absent file has none. STATUS_FORMAT names file and line of what is damaged. */
+/* Add the lines of `path` to *file; an absent file has none. STATUS_FORMAT names file and line of what is damaged, or says
+ * that it is no plain file. What was put stays as it is. */
 enum status engine_file_read(struct engine_file *file, const char *path) MUST_CHECK;
 /* NULL: not there. Valid until the next put or read. */
 const struct engine_line *engine_file_find(const struct engine_file *file, const char *key);
@@ -42,5 +43,11 @@ enum status engine_file_put(struct engine_file *file, const char *key, const cha
 /* Lines of `file` over those that `path` has by now; nothing is written when they say the same. */
 enum status engine_file_write(const struct engine_file *file, const char *path) MUST_CHECK;
 void engine_file_release(struct engine_file *file);
+
+/* Lock path.lock against everyone else who does, in other processes, too; it ends with whoever holds it. STATUS_AGAIN:
+ * somebody has held it for all of `seconds`. *lock is for engine_file_unlock(), -1 (and STATUS_OK) where there can be no such
+ * file: then nobody can write beside it either. */
+enum status engine_file_lock(const char *path, double seconds, int *lock) MUST_CHECK;
+void engine_file_unlock(int lock); /* accepts -1 */
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "nn/cuda/device.h"
 #include "nn/cuda/linear.h"
@@ -105,11 +106,11 @@ static enum status take(struct cuda_net *net, size_t bytes, void **memory)
     return STATUS_OK;
 }
 
-static enum status make_convolution(struct cuda_net *net, const struct cuda_node *node, struct work *work)
+static struct dnn_convolution_request convolution_of(const struct cuda_net *net, const struct cuda_node *node)
 {
     const struct layer *layer = layer_of(net, node);
     const struct cuda_net_request *request = &net->request;
-    const struct dnn_convolution_request convolution = {
+    return (struct dnn_convolution_request){
         .name = layer->name,
         .type = request->storage,
         .tf32 = request->tf32,
@@ -127,7 +128,6 @@ static enum status make_convolution(struct cuda_net *net, const struct cuda_node
         .workspace_cap = request->workspace,
         .implementation = request->legacy ? DNN_LEGACY : DNN_GRAPH,
     };
-    return dnn_convolution_create(request->dnn, &convolution, &work->convolution);
 }
 
 /* What the largest node wants. */
@@ -153,8 +153,9 @@ static enum status make_work(struct cuda_net *net, size_t *channels)
     net->work = memory;
     for (int k = 0; k < net->plan->nodes; k++) {
         const struct cuda_node *node = &net->plan->node[k];
+        const struct dnn_convolution_request convolution = convolution_of(net, node);
         if (node->kind == CUDA_CONV)
-            TRY(make_convolution(net, node, &net->work[k]));
+            TRY(dnn_convolution_create(net->request.dnn, &convolution, &net->work[k].convolution));
         else if (node->kind == CUDA_NORM)
             *channels += output_of(net, node)->channels;
     }
@@ -198,6 +199,13 @@ static enum status allocate(struct cuda_net *net, size_t channels)
 
 /* ---- the choice of convolutions ---- */
 
+/* To time what the engine file doesn't know. */
+struct turn {
+    bool measure, taken;
+    int lock;       /* of the file, held; -1: none */
+    uint64_t until; /* when time is up */
+};
+
 static size_t filter_bytes(const struct cuda_net *net, const struct cuda_node *node)
 {
     const struct layer *layer = layer_of(net, node);
@@ -206,37 +214,72 @@ static size_t filter_bytes(const struct cuda_net *net, const struct cuda_node *n
 }
 
 /* Activations lie where they will; filters and their gradients in memory of the moment. */
-static enum status choose_with(struct cuda_net *net, void *filter, void *gradient)
+static struct dnn_buffers buffers_of(const struct cuda_net *net, const struct cuda_node *node, void *const *memory)
+{
+    return (struct dnn_buffers){.x = data_of(net, node->input),
+                                .w = memory[0],
+                                .y = data_of(net, node->output),
+                                .dw = memory[1],
+                                .workspace = net->workspace,
+                                .workspace_bytes = net->workspace_bytes};
+}
+
+static enum status prove_all(struct cuda_net *net, void *const *memory)
 {
     for (int k = 0; k < net->plan->nodes; k++) {
         const struct cuda_node *node = &net->plan->node[k];
-        if (node->kind != CUDA_CONV)
-            continue;
-        const struct dnn_buffers buffers = {.x = data_of(net, node->input),
-                                            .w = filter,
-                                            .y = data_of(net, node->output),
-                                            .dw = gradient,
-                                            .workspace = net->workspace,
-                                            .workspace_bytes = net->workspace_bytes};
-        TRY(dnn_convolution_choose(net->work[k].convolution, &buffers));
+        const struct dnn_buffers buffers = buffers_of(net, node, memory);
+        if (node->kind == CUDA_CONV)
+            TRY(dnn_convolution_prove(net->work[k].convolution, &buffers));
     }
     return STATUS_OK;
 }
 
-/* Of the largest filter that is still to be timed. */
-static size_t undecided_bytes(const struct cuda_net *net)
+static void note_untimed(const struct cuda_net *net, int untimed)
+{
+    struct text line = {NULL};
+    text_addf(&line,
+              "%d convolution%s could not be timed within %.3g s: the first engine%s that run%s %s taken, the next "
+              "start goes on (more time: --deadline=)",
+              untimed, untimed > 1 ? "s" : "", net->request.patience, untimed > 1 ? "s" : "", untimed > 1 ? "" : "s",
+              untimed > 1 ? "are" : "is");
+    dnn_note(net->request.dnn, text_check(&line) >= 0 ? text_string(&line) : "some convolutions could not be timed");
+    text_release(&line);
+}
+
+/* For as long as there is time for it, each is timed. */
+static enum status choose_all(struct cuda_net *net, void *const *memory, const struct turn *turn)
+{
+    int untimed = 0;
+    for (int k = 0; k < net->plan->nodes; k++) {
+        const struct cuda_node *node = &net->plan->node[k];
+        struct dnn_convolution *convolution = net->work[k].convolution;
+        if (node->kind != CUDA_CONV || !dnn_convolution_undecided(convolution))
+            continue;
+        const struct dnn_buffers buffers = buffers_of(net, node, memory);
+        const bool in_time = net->request.patience <= 0 || clock_ns() < turn->until;
+        untimed += turn->measure && !in_time;
+        TRY(dnn_convolution_choose(convolution, &buffers, turn->measure && in_time));
+    }
+    if (untimed > 0)
+        note_untimed(net, untimed);
+    return STATUS_OK;
+}
+
+/* Of the largest filter of those that have not run here. */
+static size_t unproved_bytes(const struct cuda_net *net)
 {
     size_t bytes = 0;
     for (int k = 0; k < net->plan->nodes; k++) {
         const struct cuda_node *node = &net->plan->node[k];
-        if (node->kind == CUDA_CONV && dnn_convolution_undecided(net->work[k].convolution))
+        if (node->kind == CUDA_CONV && dnn_convolution_unproved(net->work[k].convolution))
             bytes = larger(bytes, filter_bytes(net, node));
     }
     return bytes;
 }
 
-/* The chosen ones may want less than the candidates. */
-static enum status shrink_workspace(struct cuda_net *net)
+/* As large as those want that are left. */
+static enum status fit_workspace(struct cuda_net *net)
 {
     const size_t before = net->workspace_bytes;
     measure_workspace(net);
@@ -248,22 +291,109 @@ static enum status shrink_workspace(struct cuda_net *net)
     return take(net, net->workspace_bytes, &net->workspace);
 }
 
-static enum status choose_convolutions(struct cuda_net *net)
+/* ---- whose turn it is ---- */
+
+static bool any_undecided(const struct cuda_net *net)
+{
+    for (int k = 0; k < net->plan->nodes; k++) {
+        if (net->plan->node[k].kind == CUDA_CONV && dnn_convolution_undecided(net->work[k].convolution))
+            return true;
+    }
+    return false;
+}
+
+static enum status file_knows_all(const struct cuda_net *net, bool *known)
+{
+    *known = true;
+    for (int k = 0; k < net->plan->nodes && *known; k++) {
+        const struct cuda_node *node = &net->plan->node[k];
+        const struct dnn_convolution_request convolution = convolution_of(net, node);
+        if (node->kind == CUDA_CONV)
+            TRY(dnn_convolution_known(net->request.dnn, &convolution, known));
+    }
+    return STATUS_OK;
+}
+
+static void note_no_turn(const struct cuda_net *net, double seconds)
+{
+    struct text line = {NULL};
+    text_addf(&line,
+              "another process has held the lock of the engine file for %.3g s: what the file does not know is not "
+              "timed in this run (another file: --engines=, more time: --deadline=)",
+              seconds);
+    dnn_note(net->request.dnn, text_check(&line) >= 0 ? text_string(&line) : "the engine file is locked");
+    text_release(&line);
+}
+
+/* Workers of a node, on one card or on several of a kind, come at the same time: one measures, the others wait for what it
+ * writes. They wait longer than it measures, so that each has what it has found. */
+static enum status take_turn(struct cuda_net *net, struct turn *turn)
+{
+    static const double endless_s = 1e9;
+    const double seconds = net->request.patience > 0 ? 1.5 * net->request.patience : endless_s;
+    const enum status status = dnn_lock(net->request.dnn, seconds, &turn->lock);
+    TRY(status);
+    turn->until = clock_ns() + (uint64_t)(net->request.patience * 1e9);
+    turn->taken = true;
+    if (status == STATUS_AGAIN) {
+        turn->measure = false;
+        note_no_turn(net, seconds);
+    }
+    return dnn_reread(net->request.dnn);
+}
+
+/* Before anything is planned: what is known need not be. */
+static enum status await_turn(struct cuda_net *net, struct turn *turn)
+{
+    bool known = false;
+    TRY(file_knows_all(net, &known));
+    if (!turn->measure || known)
+        return STATUS_OK;
+    TRY(take_turn(net, turn));
+    TRY(file_knows_all(net, &known));
+    if (!known)
+        return STATUS_OK;
+    dnn_unlock(turn->lock);
+    turn->lock = -1;
+    turn->taken = false;
+    return STATUS_OK;
+}
+
+/* What the file knew is no good here: a neighbour may have found that out already. */
+static enum status await_correction(struct cuda_net *net, struct turn *turn, void *const *memory)
+{
+    if (!turn->measure || turn->taken || !any_undecided(net))
+        return STATUS_OK;
+    TRY(take_turn(net, turn));
+    for (int k = 0; k < net->plan->nodes; k++) {
+        if (net->plan->node[k].kind == CUDA_CONV)
+            TRY(dnn_convolution_recall(net->work[k].convolution));
+    }
+    TRY(fit_workspace(net));
+    return prove_all(net, memory);
+}
+
+/* Every engine runs once before training, which none of them could fail without ending it. */
+static enum status choose_convolutions(struct cuda_net *net, struct turn *turn)
 {
     struct device *device = net->device;
-    const size_t bytes = undecided_bytes(net);
-    void *filter = NULL, *gradient = NULL;
+    const size_t bytes = unproved_bytes(net);
+    void *memory[2] = {NULL, NULL};
     enum status status;
-    if (bytes == 0 || !net->request.measure)
+    if (bytes == 0)
         return STATUS_OK;
-    TRY_TO(done, device->ops->alloc(device, bytes, &filter));
-    TRY_TO(done, device->ops->alloc(device, bytes, &gradient));
-    TRY_TO(done, choose_with(net, filter, gradient));
-    TRY_TO(done, dnn_remember(net->request.dnn));
-    TRY_TO(done, shrink_workspace(net));
+    TRY_TO(done, device->ops->alloc(device, bytes, &memory[0]));
+    TRY_TO(done, device->ops->alloc(device, bytes, &memory[1]));
+    TRY_TO(done, prove_all(net, memory));
+    TRY_TO(done, await_correction(net, turn, memory));
+    TRY_TO(done, fit_workspace(net));
+    TRY_TO(done, choose_all(net, memory, turn));
+    TRY_TO(done, fit_workspace(net));
+    if (dnn_remember(net->request.dnn) < 0)
+        dnn_note(net->request.dnn, status_message());
 done:
-    device->ops->free(device, filter);
-    device->ops->free(device, gradient);
+    device->ops->free(device, memory[0]);
+    device->ops->free(device, memory[1]);
     return status;
 }
 
@@ -282,9 +412,15 @@ static enum status create(struct cuda_net *net)
     TRY(cuda_plan_create(&plan, &net->plan));
     TRY(cuda_weights_create(&weights, &net->weights));
     TRY(cuda_linear_open(net->device, request->storage, request->tf32, &net->linear));
-    TRY(make_work(net, &channels));
-    TRY(allocate(net, channels));
-    return choose_convolutions(net);
+    struct turn turn = {.measure = request->measure, .lock = -1};
+    enum status status;
+    TRY_TO(done, await_turn(net, &turn));
+    TRY_TO(done, make_work(net, &channels));
+    TRY_TO(done, allocate(net, channels));
+    TRY_TO(done, choose_convolutions(net, &turn));
+done:
+    dnn_unlock(turn.lock);
+    return status;
 }
 
 static bool wants_waits(void)

@@ -30,8 +30,9 @@ struct cuda_net_request {
     float loss_scale;
     float label_smoothing;
     bool deterministic, legacy; /* convolutions: see dnn.h */
-    bool measure;               /* convolutions are timed, unless the plan file knows them */
-    size_t workspace;           /* bytes at most for one convolution */
+    bool measure;               /* convolutions are timed, unless the engine file knows them */
+    double patience;  /* seconds for that, and half as much again for whoever does it meanwhile; 0: no limit */
+    size_t workspace; /* bytes at most for one convolution */
 };
 
 enum status cuda_net_create(const struct cuda_net_request *request, struct cuda_net **net) MUST_CHECK;

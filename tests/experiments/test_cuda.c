@@ -3,6 +3,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/text.h"
@@ -103,4 +104,74 @@ Test(cuda, nccl_trains_like_ours)
     json_decref(ours);
     json_decref(theirs);
     REFUSED("train --allreduce=nccl -n 2 --wire=f16 --out=c" SMALL ON_CUDA, 2, "its library decides", "--wire=");
+}
+
+/* ---- engines ---- */
+
+/* Each worker tells how many convolutions it has put: training's, and each engine once; one has timed them besides. */
+Test(cuda, one_worker_measures_and_the_others_wait_for_what_it_writes)
+{
+    take_modules("/fake");
+    struct outcome outcome;
+    script_run("mkdir puts && export CHORALE_FAKE='cards=2 report=puts' && \"$CHORALE\" train --allreduce=ring -n 3 "
+               "--engines=e.txt --device=cuda --out=o" SMALL " >log && cat puts/* | sort -n | uniq -c && rm puts/* && "
+               "\"$CHORALE\" train --allreduce=ring -n 3 --engines=e.txt --device=cuda --out=p" SMALL
+               " >>log && cat puts/* | sort -n | uniq -c | wc -l",
+               &outcome);
+    int workers[2] = {0, 0}, puts[2] = {0, 0}, kinds = 0;
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect_str_eq(outcome.err, "");
+    cr_assert_eq(sscanf(outcome.out, "%d %d %d %d %d", &workers[0], &puts[0], &workers[1], &puts[1], &kinds), 5, "%s",
+                 outcome.out);
+    cr_expect(workers[0] == 2 && workers[1] == 1 && puts[1] > 2 * puts[0], "%s", outcome.out);
+    cr_expect_eq(kinds, 1, "the second start times nothing: %s", outcome.out);
+    outcome_release(&outcome);
+}
+
+/* Whoever holds it may be another job. */
+Test(cuda, a_lock_that_is_held_costs_a_run_its_timing_and_no_more)
+{
+    take_modules("/fake");
+    struct outcome outcome;
+    script_run("flock e.txt.lock \"$CHORALE\" train --allreduce=ring -n 2 --deadline=2 --engines=e.txt --device=cuda "
+               "--out=o" SMALL " >log && test ! -e e.txt",
+               &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect_not_null(strstr(outcome.err, "another process has held the lock of the engine file for 1.5 s"), "%s",
+                       outcome.err);
+    outcome_release(&outcome);
+}
+
+Test(cuda, an_engine_file_that_can_t_be_is_told_at_the_start)
+{
+    take_modules("/fake");
+    cr_assert_eq(mkdir("folder", 0700), 0);
+    cr_assert_eq(mkfifo("pipe", 0600), 0);
+    REFUSED("train --allreduce=ring -n 2 --device=cuda --engines=folder" SMALL, 2, "--engines=folder: no plain file");
+    REFUSED("train --allreduce=ring -n 2 --device=cuda --engines=pipe" SMALL, 2, "--engines=pipe: no plain file");
+    REFUSED("train --allreduce=ring -n 2 --device=cuda --engines=none/e.txt" SMALL, 2, "--engines: ", "none");
+}
+
+/* Each worker may see its own card as number 0, and two numbers may be one card. */
+Test(cuda, cards_are_told_apart_by_what_they_say_of_themselves)
+{
+    static const struct {
+        const char *fake, *more, *sharers;
+    } cases[] = {{"first=$RANK", ":0", "\"workers_per_card\":1"},
+                 {"first=1", ":0", "\"workers_per_card\":2"},
+                 {"cards=2", "", "\"workers_per_card\":1"}};
+    take_modules("/fake");
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        struct text script = {0};
+        struct outcome outcome;
+        text_addf(&script,
+                  "\"$CHORALE\" run -n 2 -- sh -c 'CHORALE_FAKE=\"%s\" exec \"$CHORALE\" train --allreduce=ring --json "
+                  "--device=cuda%s --precision=f32 --deterministic --out=o%zu" SMALL "' | tr -d ' \n'",
+                  cases[k].fake, cases[k].more, k);
+        script_run(text_string(&script), &outcome);
+        cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+        cr_expect_not_null(strstr(outcome.out, cases[k].sharers), "%s: %s%s", cases[k].fake, outcome.out, outcome.err);
+        outcome_release(&outcome);
+        text_release(&script);
+    }
 }

@@ -13,6 +13,7 @@ struct fake_control {
     uint64_t (*graphs)(void);
     uint64_t (*stalls)(void);
     size_t (*allocated)(void);
+    uint64_t (*executions)(void);
     bool (*is_device)(const void *address);
     void (*at_capture)(void (*call)(void *context), void *context);
 };

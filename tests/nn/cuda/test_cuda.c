@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/file.h"
 #include "base/half.h"
 #include "base/profile.h"
 #include "base/rng.h"
@@ -228,6 +230,56 @@ Test(cuda, timed_convolutions_compute_the_same)
     request.deterministic = false;
     request.workspace = 1 << 20;
     cr_expect_eq(trained("", &request, NULL), bits);
+}
+
+static void take_note(void *context, const char *line)
+{
+    text_add(context, line);
+    text_add(context, "\n");
+}
+
+/* Before training: nothing is replayed yet, and nobody's gradient is half done. */
+Test(cuda, an_engine_that_fails_is_replaced_by_the_next)
+{
+    struct text notes = {0};
+    struct backend_request request = request_of(3, PRECISION_F16);
+    const uint64_t bits = trained("", &request, NULL);
+    request.note = take_note;
+    request.note_context = &notes;
+    cr_expect_eq(trained("fail=1", &request, NULL), bits);
+    cr_expect_not_null(strstr(text_string(&notes), "stem.conv, forward: engine "), "%s", text_string(&notes));
+    cr_expect_not_null(strstr(text_string(&notes), "the next one is taken"));
+    text_release(&notes);
+}
+
+Test(cuda, a_remembered_engine_that_fails_is_corrected_in_the_file)
+{
+    struct text notes = {0};
+    char path[64], lock[72], *before = NULL, *after = NULL;
+    size_t length = 0;
+    snprintf(path, sizeof path, "/tmp/chorale-test-cuda-%ld", (long)getpid());
+    snprintf(lock, sizeof lock, "%s.lock", path);
+    struct backend_request request = request_of(3, PRECISION_F16);
+    const uint64_t bits = trained("", &request, NULL);
+    request.deterministic = false;
+    request.engines = path;
+    request.note = take_note;
+    request.note_context = &notes;
+    cr_expect_eq(trained("", &request, NULL), bits);
+    OK(file_read(path, 1 << 20, &before, &length));
+    const uint64_t measuring = fake_control()->executions();
+    cr_expect_eq(trained("", &request, NULL), bits);
+    cr_expect_lt(fake_control()->executions(), measuring, "nothing is timed again");
+    cr_expect_eq(notes.length, 0);
+    cr_expect_eq(trained("fail=1", &request, NULL), bits);
+    cr_expect_not_null(strstr(text_string(&notes), "it is forgotten, another one is chosen"));
+    OK(file_read(path, 1 << 20, &after, &length));
+    cr_expect_str_neq(after, before);
+    free(before);
+    free(after);
+    text_release(&notes);
+    unlink(path);
+    unlink(lock);
 }
 
 /* The event between the copies of a batch and its use is there for a reason. */

@@ -374,7 +374,7 @@ Test(dnn, what_the_file_knows_is_taken_without_asking)
     cr_expect(choice->chosen);
     cr_expect_float_eq(choice->microseconds, 41.5, 1e-9);
     cr_expect_not(dnn_convolution_undecided(convolution));
-    OK(dnn_convolution_choose(convolution, &(struct dnn_buffers){NULL}));
+    OK(dnn_convolution_choose(convolution, &(struct dnn_buffers){NULL}, true));
     dnn_convolution_destroy(convolution);
     dnn_close(dnn);
     unlink(path);
@@ -442,7 +442,7 @@ Test(dnn, planning_runs_nothing)
     EXPECT_MESSAGE("planning only");
     EXPECT_STATUS(dnn_convolution_backward_data(convolution, memory, memory, memory, NULL), STATUS_UNAVAILABLE);
     EXPECT_STATUS(dnn_convolution_backward_filter(convolution, memory, memory, memory, NULL), STATUS_UNAVAILABLE);
-    EXPECT_STATUS(dnn_convolution_choose(convolution, &(struct dnn_buffers){NULL}), STATUS_UNAVAILABLE);
+    EXPECT_STATUS(dnn_convolution_choose(convolution, &(struct dnn_buffers){NULL}, true), STATUS_UNAVAILABLE);
     EXPECT_STATUS(dnn_measure(dnn, NULL, NULL, &microseconds), STATUS_UNAVAILABLE);
     request.implementation = DNN_LEGACY;
     EXPECT_STATUS(dnn_convolution_create(dnn, &request, &legacy), STATUS_UNAVAILABLE);

@@ -267,7 +267,7 @@ static void check(struct dnn_convolution_request request)
         request.implementation = legacy != 0 ? DNN_LEGACY : DNN_GRAPH;
         struct dnn_convolution *convolution = create(dnn, &request);
         run_candidates(&problem, convolution);
-        OK(dnn_convolution_choose(convolution, &buffers)); /* overwrites x */
+        OK(dnn_convolution_choose(convolution, &buffers, true)); /* overwrites x */
         upload(&problem.x);
         run_candidates(&problem, convolution);
         dnn_convolution_destroy(convolution);

@@ -139,11 +139,24 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     return CUDNN_STATUS_SUCCESS;
 }
 
+static struct text notes;
+
+static void take_note(void *context, const char *line)
+{
+    text_add(context, line);
+    text_add(context, "\n");
+}
+
 static struct dnn *open_played(const char *engine_file)
 {
     struct dnn *dnn = NULL;
     char *description = h200_description();
-    OK(dnn_open(&(struct dnn_request){.stream = STREAM, .description = description, .engine_file = engine_file}, &dnn));
+    OK(dnn_open(&(struct dnn_request){.stream = STREAM,
+                                      .description = description,
+                                      .engine_file = engine_file,
+                                      .note = take_note,
+                                      .context = &notes},
+                &dnn));
     cr_assert_not_null(dnn);
     cr_expect_not(dnn_planning(dnn));
     free(description);
@@ -187,7 +200,7 @@ Test(dnn_choice, the_fastest_of_each_direction_is_kept)
     set_costs(convolution, DNN_BACKWARD_DATA, data);
     set_costs(convolution, DNN_BACKWARD_FILTER, filter);
     cr_expect(dnn_convolution_undecided(convolution));
-    OK(dnn_convolution_choose(convolution, &buffers));
+    OK(dnn_convolution_choose(convolution, &buffers, true));
     cr_expect_not(dnn_convolution_undecided(convolution));
     static const double expected[] = {20.5, 6, 1};
     for (size_t d = 0; d < DNN_DIRECTIONS; d++) {
@@ -207,12 +220,12 @@ Test(dnn_choice, an_equal_shape_is_not_timed_again)
     struct dnn *dnn = open_played(NULL);
     struct dnn_convolution_request request = request_3x3();
     struct dnn_convolution *one = create(dnn, &request), *two = create(dnn, &request);
-    OK(dnn_convolution_choose(one, &buffers));
+    OK(dnn_convolution_choose(one, &buffers, true));
     cr_expect_gt(played.executions, 0);
     size_t executions = played.executions;
     cr_expect_not(dnn_convolution_undecided(two));
-    OK(dnn_convolution_choose(two, &buffers));
-    OK(dnn_convolution_choose(one, &buffers));
+    OK(dnn_convolution_choose(two, &buffers, true));
+    OK(dnn_convolution_choose(one, &buffers, true));
     dnn_convolution_destroy(one);
     dnn_convolution_destroy(two);
     struct dnn_convolution *three = create(dnn, &request);
@@ -232,7 +245,7 @@ Test(dnn_choice, an_engine_that_fails_to_run_is_left_out)
     struct dnn_convolution *convolution = create(dnn, &request);
     engine_of(convolution, DNN_FORWARD, 2, engine);
     set_costs(convolution, DNN_FORWARD, forward);
-    OK(dnn_convolution_choose(convolution, &buffers));
+    OK(dnn_convolution_choose(convolution, &buffers, true));
     cr_expect_str_eq(dnn_convolution_choice(convolution, DNN_FORWARD)->engine, engine);
     dnn_convolution_destroy(convolution);
     dnn_close(dnn);
@@ -246,7 +259,7 @@ static void expect_none_runs(const char *part)
     struct dnn_convolution *convolution = create(dnn, &request);
     static const double failing[] = {-1, -1, -1, -1};
     set_costs(convolution, DNN_FORWARD, failing);
-    EXPECT_STATUS(dnn_convolution_choose(convolution, &buffers), STATUS_REFUSED);
+    EXPECT_STATUS(dnn_convolution_choose(convolution, &buffers, true), STATUS_REFUSED);
     EXPECT_MESSAGE("conv, forward: of 4 engines none runs");
     EXPECT_MESSAGE(part);
     cr_expect(dnn_convolution_undecided(convolution));
@@ -265,7 +278,7 @@ Test(dnn_choice, a_failing_device_is_told_in_its_own_words)
     struct dnn_convolution_request request = request_3x3();
     struct dnn_convolution *convolution = create(dnn, &request);
     played.synchronise = cudaErrorIllegalAddress;
-    EXPECT_STATUS(dnn_convolution_choose(convolution, &buffers), STATUS_REFUSED);
+    EXPECT_STATUS(dnn_convolution_choose(convolution, &buffers, true), STATUS_REFUSED);
     EXPECT_MESSAGE("cudaEventSynchronize: an illegal memory access");
     dnn_convolution_destroy(convolution);
     dnn_close(dnn);
@@ -283,7 +296,7 @@ Test(dnn_choice, engines_that_want_more_workspace_than_there_is_are_left_out)
     small.workspace_bytes = plans[0].choice.workspace - 1;
     cr_assert_gt(plans[0].choice.workspace, 1);
     set_costs(convolution, DNN_BACKWARD_FILTER, filter);
-    OK(dnn_convolution_choose(convolution, &small));
+    OK(dnn_convolution_choose(convolution, &small, true));
     cr_expect_float_eq(plans[0].choice.microseconds, 3, 1e-3);
     cr_expect_leq(dnn_convolution_workspace(convolution), small.workspace_bytes);
     dnn_convolution_destroy(convolution);
@@ -304,7 +317,7 @@ Test(dnn_choice, a_choice_is_remembered_in_the_file)
     engine_of(convolution, DNN_BACKWARD_DATA, 3, engine);
     for (size_t d = 0; d < DNN_DIRECTIONS; d++)
         set_costs(convolution, (enum dnn_direction)d, costs);
-    OK(dnn_convolution_choose(convolution, &buffers));
+    OK(dnn_convolution_choose(convolution, &buffers, true));
     cr_expect_not(file_exists(path), "not before it is asked for");
     OK(dnn_remember(dnn));
     dnn_convolution_destroy(convolution);
@@ -313,7 +326,7 @@ Test(dnn_choice, a_choice_is_remembered_in_the_file)
     size_t executions = played.executions;
     dnn = open_played(path);
     convolution = create(dnn, &request);
-    OK(dnn_convolution_choose(convolution, &buffers));
+    OK(dnn_convolution_choose(convolution, &buffers, true));
     cr_expect_eq(played.executions, executions, "nothing is timed");
     const struct dnn_choice *choice = dnn_convolution_choice(convolution, DNN_BACKWARD_DATA);
     cr_assert_not_null(choice);
@@ -326,6 +339,111 @@ Test(dnn_choice, a_choice_is_remembered_in_the_file)
     dnn_convolution_destroy(convolution);
     dnn_close(dnn);
     unlink(path);
+}
+
+/* What a first run has left in `path`: candidate 3 of forward, and which one that is. */
+static void remember_the_last(const char *path, const struct dnn_convolution_request *request, char *engine)
+{
+    static const double costs[] = {4, 3, 2, 1};
+    unlink(path);
+    struct dnn *dnn = open_played(path);
+    struct dnn_convolution *convolution = create(dnn, request);
+    engine_of(convolution, DNN_FORWARD, 3, engine);
+    set_costs(convolution, DNN_FORWARD, costs);
+    OK(dnn_convolution_choose(convolution, &buffers, true));
+    OK(dnn_remember(dnn));
+    dnn_convolution_destroy(convolution);
+    dnn_close(dnn);
+    played.costs = 0;
+}
+
+Test(dnn_choice, a_remembered_engine_that_fails_is_replaced_and_the_file_corrected)
+{
+    static const double failing[] = {-1}, costs[] = {4, 3, 5};
+    char path[64], engine[160], other[160];
+    struct dnn_convolution_request request = request_3x3();
+    snprintf(path, sizeof path, "/tmp/chorale-test-choice-%ld", (long)getpid());
+    request.no_backward = true;
+    remember_the_last(path, &request, engine);
+
+    bool known = false;
+    struct dnn *dnn = open_played(path);
+    OK(dnn_convolution_known(dnn, &request, &known));
+    cr_expect(known);
+    struct dnn_convolution *convolution = create(dnn, &request);
+    cr_expect(!dnn_convolution_undecided(convolution) && dnn_convolution_unproved(convolution));
+    set_costs(convolution, DNN_FORWARD, failing);
+    OK(dnn_convolution_prove(convolution, &buffers));
+    cr_expect_not_null(strstr(text_string(&notes), "conv, forward: engine "));
+    cr_expect_not_null(strstr(text_string(&notes), engine));
+    cr_expect_not_null(strstr(text_string(&notes), "CUDNN_STATUS_EXECUTION_FAILED"));
+    cr_assert(dnn_convolution_undecided(convolution));
+    cr_expect_eq(convolution->shape->direction[DNN_FORWARD].plans, 3, "all but the failing one of four");
+    OK(dnn_convolution_recall(convolution));
+    cr_expect(dnn_convolution_undecided(convolution), "the file still tells of that engine, which is no news");
+    engine_of(convolution, DNN_FORWARD, 1, other);
+    cr_expect_str_neq(other, engine);
+    set_costs(convolution, DNN_FORWARD, costs);
+    OK(dnn_convolution_choose(convolution, &buffers, true));
+    OK(dnn_remember(dnn));
+    dnn_convolution_destroy(convolution);
+    dnn_close(dnn);
+
+    dnn = open_played(path);
+    convolution = create(dnn, &request);
+    cr_expect_str_eq(dnn_convolution_choice(convolution, DNN_FORWARD)->engine, other);
+    OK(dnn_convolution_prove(convolution, &buffers));
+    cr_expect_not(dnn_convolution_unproved(convolution));
+    dnn_convolution_destroy(convolution);
+    dnn_close(dnn);
+    unlink(path);
+    text_release(&notes);
+}
+
+/* A neighbour has measured meanwhile. */
+Test(dnn_choice, what_another_process_writes_is_taken)
+{
+    char path[64], engine[160];
+    struct dnn_convolution_request request = request_3x3();
+    snprintf(path, sizeof path, "/tmp/chorale-test-choice-%ld", (long)getpid());
+    unlink(path);
+    request.no_backward = true;
+    struct dnn *dnn = open_played(path);
+    struct dnn_convolution *convolution = create(dnn, &request);
+    bool known = true;
+    OK(dnn_convolution_known(dnn, &request, &known));
+    cr_expect_not(known);
+    remember_the_last(path, &request, engine);
+    OK(dnn_reread(dnn));
+    OK(dnn_convolution_recall(convolution));
+    cr_expect_not(dnn_convolution_undecided(convolution));
+    cr_expect_str_eq(dnn_convolution_choice(convolution, DNN_FORWARD)->engine, engine);
+    dnn_convolution_destroy(convolution);
+    dnn_close(dnn);
+    unlink(path);
+}
+
+Test(dnn_choice, untimed_the_first_that_runs_is_taken_and_not_remembered)
+{
+    static const double costs[] = {-1, 9, 1, 1};
+    char path[64], engine[160];
+    snprintf(path, sizeof path, "/tmp/chorale-test-choice-%ld", (long)getpid());
+    unlink(path);
+    struct dnn *dnn = open_played(path);
+    struct dnn_convolution_request request = request_3x3();
+    request.no_backward = request.deterministic = true;
+    struct dnn_convolution *convolution = create(dnn, &request);
+    engine_of(convolution, DNN_FORWARD, 1, engine);
+    set_costs(convolution, DNN_FORWARD, costs);
+    OK(dnn_convolution_choose(convolution, &buffers, false));
+    cr_expect_str_eq(dnn_convolution_choice(convolution, DNN_FORWARD)->engine, engine);
+    cr_expect_eq(played.executions, 2);
+    cr_expect_not_null(strstr(text_string(&notes), "the next one is taken"));
+    OK(dnn_remember(dnn));
+    cr_expect_not(file_exists(path));
+    dnn_convolution_destroy(convolution);
+    dnn_close(dnn);
+    text_release(&notes);
 }
 
 /* ---- running ---- */
@@ -610,7 +728,7 @@ Test(dnn_choice, legacy_algorithms_are_bounded_timed_and_run)
     for (size_t d = 0; d < DNN_DIRECTIONS; d++)
         cr_expect_eq(convolution->shape->direction[d].plans, 3, "0, 1 and 4");
     cr_expect_eq(dnn_convolution_workspace(convolution), 64);
-    OK(dnn_convolution_choose(convolution, &buffers));
+    OK(dnn_convolution_choose(convolution, &buffers, true));
     const struct dnn_choice *choice = dnn_convolution_choice(convolution, DNN_BACKWARD_DATA);
     cr_assert_not_null(choice);
     cr_expect_str_eq(choice->engine, "0:tensor-core");
@@ -633,13 +751,13 @@ Test(dnn_choice, legacy_deterministic_and_remembered)
     struct dnn_convolution_request request = request_legacy();
     request.deterministic = true;
     struct dnn_convolution *convolution = create(dnn, &request);
-    OK(dnn_convolution_choose(convolution, &buffers));
+    OK(dnn_convolution_choose(convolution, &buffers, true));
     cr_expect_str_eq(dnn_convolution_choice(convolution, DNN_FORWARD)->engine, "1:tensor-core");
     size_t executions = played.executions;
     dnn_convolution_destroy(convolution);
     convolution = create(dnn, &request);
     cr_expect_not(dnn_convolution_undecided(convolution));
-    OK(dnn_convolution_choose(convolution, &buffers));
+    OK(dnn_convolution_choose(convolution, &buffers, true));
     cr_expect_eq(played.executions, executions);
     OK(dnn_convolution_forward(convolution, X, W, Y, WORKSPACE));
     cr_expect(legacy_call.algorithm == 1 && legacy_call.workspace == 64);

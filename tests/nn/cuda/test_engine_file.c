@@ -1,9 +1,11 @@
 /* The file that remembers engines: what is written is read, others' lines stay, damage is named by line. */
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -154,4 +156,74 @@ Test(engine_file, a_damaged_file_is_not_written_over)
     EXPECT_STATUS(engine_file_write(&file, path), STATUS_FORMAT);
     expect_text("chorale-engines 1\ntorn\n");
     engine_file_release(&file);
+}
+
+Test(engine_file, only_a_plain_file_is_one)
+{
+    struct engine_file file = {NULL};
+    EXPECT_STATUS(engine_file_read(&file, "/tmp"), STATUS_FORMAT);
+    EXPECT_MESSAGE("/tmp: no plain file");
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    EXPECT_STATUS(engine_file_read(&file, path), STATUS_FORMAT); /* and does not wait for a writer */
+    EXPECT_MESSAGE("no plain file");
+}
+
+Test(engine_file, what_was_put_stays_when_the_file_is_read_again)
+{
+    struct engine_file file = {NULL};
+    put_text("chorale-engines 1\n" A " = 1 5us\n" B " = 2 5us\n");
+    OK(engine_file_read(&file, path));
+    OK(engine_file_put(&file, A, "7", 3));
+    put_text("chorale-engines 1\n" A " = 1 5us\n" B " = 3 4us\n");
+    OK(engine_file_read(&file, path));
+    cr_expect_str_eq(engine_file_find(&file, A)->engine, "7");
+    cr_expect_str_eq(engine_file_find(&file, B)->engine, "3");
+    engine_file_release(&file);
+}
+
+/* ---- the lock ---- */
+
+static pid_t start_holder(void)
+{
+    int ready[2], lock = -1;
+    char byte = 0;
+    cr_assert_eq(pipe(ready), 0);
+    const pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        if (engine_file_lock(path, 5, &lock) != STATUS_OK || write(ready[1], &byte, 1) != 1)
+            _exit(1);
+        for (;;)
+            (void)pause();
+    }
+    (void)close(ready[1]);
+    cr_assert_eq(read(ready[0], &byte, 1), 1);
+    (void)close(ready[0]);
+    return child;
+}
+
+Test(engine_file, one_holds_the_lock_until_it_ends)
+{
+    char name[80];
+    int lock = -1;
+    const pid_t holder = start_holder();
+    cr_expect_eq(engine_file_lock(path, 0.05, &lock), STATUS_AGAIN);
+    cr_expect_eq(lock, -1);
+    cr_assert_eq(kill(holder, SIGKILL), 0);
+    cr_assert_eq(waitpid(holder, NULL, 0), holder);
+    cr_expect_eq(engine_file_lock(path, 5, &lock), STATUS_OK);
+    cr_expect_geq(lock, 0);
+    engine_file_unlock(lock);
+    cr_expect_eq(engine_file_lock(path, 0, &lock), STATUS_OK, "given back");
+    engine_file_unlock(lock);
+    snprintf(name, sizeof name, "%s.lock", path);
+    unlink(name);
+}
+
+Test(engine_file, without_a_folder_there_is_no_lock)
+{
+    int lock = 0;
+    cr_expect_eq(engine_file_lock("/nonexistent/engines.txt", 0, &lock), STATUS_OK);
+    cr_expect_eq(lock, -1);
+    engine_file_unlock(lock);
 }

@@ -35,7 +35,7 @@ static cudaError_t give(cudaError_t code)
 /* ---- settings ---- */
 
 static struct fake_settings settings;
-static uint64_t state, waits, graphs, stalls;
+static uint64_t state, waits, graphs, stalls, executions;
 static pthread_once_t configured = PTHREAD_ONCE_INIT;
 
 static void set_word(const char *word)
@@ -59,6 +59,12 @@ static void set_word(const char *word)
         settings.megabytes = value;
     else if (IS("clobber="))
         settings.clobber = value != 0;
+    else if (IS("first="))
+        settings.first = (int)value;
+    else if (IS("fail="))
+        settings.fail = value;
+    else if (IS("report="))
+        snprintf(settings.report, sizeof settings.report, "%s", equals + 1);
     else if (IS("refuse-capture"))
         settings.refuse_capture = true;
     else {
@@ -73,7 +79,7 @@ static void configure(const char *words)
     char copy[256], *rest = NULL;
     settings = (struct fake_settings){
         .seed = 1, .cards = 1, .driver = RUNTIME_VERSION, .capability = 90, .megabytes = 16384, .clobber = true};
-    waits = graphs = stalls = 0;
+    waits = graphs = stalls = executions = 0;
     snprintf(copy, sizeof copy, "%s", words);
     for (char *word = strtok_r(copy, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest))
         set_word(word);
@@ -524,6 +530,33 @@ static uint64_t count_stalls(void)
     return stalls;
 }
 
+static uint64_t count_executions(void)
+{
+    return executions;
+}
+
+bool fake_execution(void)
+{
+    (void)fake_settings();
+    (void)pthread_mutex_lock(&lock);
+    const bool good = ++executions != settings.fail;
+    (void)pthread_mutex_unlock(&lock);
+    return good;
+}
+
+__attribute__((destructor)) static void report(void)
+{
+    char path[256];
+    if (settings.report[0] == '\0')
+        return;
+    snprintf(path, sizeof path, "%s/%ld", settings.report, (long)getpid());
+    FILE *file = fopen(path, "w");
+    if (file == NULL)
+        return;
+    (void)fprintf(file, "%llu\n", (unsigned long long)executions);
+    (void)fclose(file);
+}
+
 static size_t count_bytes(void)
 {
     size_t bytes = 0;
@@ -563,6 +596,7 @@ __attribute__((visibility("default"))) const struct fake_control chorale_fake = 
     .graphs = count_graphs,
     .stalls = count_stalls,
     .allocated = count_bytes,
+    .executions = count_executions,
     .is_device = device_address,
     .at_capture = call_at_capture,
     .put = fake_put,
@@ -614,6 +648,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     if (device < 0 || device >= fake_settings()->cards)
         return give(cudaErrorInvalidDevice);
     snprintf(properties->name, sizeof properties->name, "fake device");
+    snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "fake %d", settings.first + device);
     properties->major = settings.capability / 10;
     properties->minor = settings.capability % 10;
     properties->multiProcessorCount = 4;

@@ -404,6 +404,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
         convolution.workspace = pack->workspace;
     }
     (void)pthread_mutex_unlock(&lock);
+    if (!fake_execution())
+        return CUDNN_STATUS_EXECUTION_FAILED;
     return plan != NULL ? put(handle, &convolution) : CUDNN_STATUS_NOT_SUPPORTED;
 }
 

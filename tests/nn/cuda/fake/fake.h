@@ -14,7 +14,8 @@
  *
  * CHORALE_FAKE in the environment, words apart by blanks: seed=N, cards=N, driver=VERSION (0: none), capability=NN,
  * drop=N (the Nth wait of a queue for an event is left out, counted from 1), refuse-capture, megabytes=N of the card,
- * clobber=0 (workspaces are left as they are).
+ * clobber=0 (workspaces are left as they are), first=N (cards count from the machine's Nth), fail=N (the Nth plan that is
+ * put fails, counted from 1), report=FOLDER (at exit a file of the process's number: how many plans were put).
  */
 #ifndef CHORALE_TESTS_NN_CUDA_FAKE_H
 #define CHORALE_TESTS_NN_CUDA_FAKE_H
@@ -25,9 +26,10 @@
 #include <stdint.h>
 
 struct fake_settings {
-    uint64_t seed, drop, megabytes;
-    int cards, driver, capability;
+    uint64_t seed, drop, megabytes, fail;
+    int cards, driver, capability, first;
     bool refuse_capture, clobber;
+    char report[160];
 };
 const struct fake_settings *fake_settings(void);
 
@@ -46,6 +48,7 @@ struct fake_control {
     uint64_t (*stalls)(void);             /* calls that may wait for the card or serialise with it, but for events:
                                            * allocations, copies of memory that is not pinned, waits for a stream */
     size_t (*allocated)(void);            /* bytes of device and pinned memory that are taken */
+    uint64_t (*executions)(void);         /* plans of cuDNN that were put since then */
     bool (*is_device)(const void *address);
     void (*at_capture)(void (*call)(void *context), void *context);        /* when one has begun, in its thread */
     cudaError_t (*put)(cudaStream_t stream, const struct fake_work *work); /* fake_put() */
@@ -54,6 +57,9 @@ struct fake_control {
 
 /* cudaErrorInvalidResourceHandle for the default stream. The work is released in any case. */
 cudaError_t fake_put(cudaStream_t stream, const struct fake_work *work);
+
+/* Counts a plan that is put; false: it is the one that is to fail. */
+bool fake_execution(void);
 
 /* All of it lies in one allocation of device memory. */
 bool fake_is_device(const void *address, size_t bytes);
