@@ -1,8 +1,6 @@
 /* kernels.c - each loop once, as an always-inlined body; compiled for AVX2 and for any CPU at the end of the file. */
 #include "nn/cpu/kernels.h"
 
-#include <math.h>
-
 #define BODY static inline __attribute__((always_inline)) void
 #define UNROLL _Pragma("GCC unroll 4")
 
@@ -225,16 +223,19 @@ BODY add_body(const float *x, float *y, size_t count)
 
 BODY pool_forward_body(const float *x, const ptrdiff_t *offset, int taps, size_t lanes, float *y, uint8_t *which)
 {
+    int first = 0;
+    while (offset[first] < 0) /* a window has a pixel of the image */
+        first++;
     for (size_t lane = 0; lane < lanes; lane += WIDTH) {
-        v8 best = (v8){0} - INFINITY;
-        m8 index = (m8){0};
-        for (int t = 0; t < taps; t++) {
+        v8 best = LOAD(x + offset[first] + lane, 0);
+        m8 index = (m8){0} + first;
+        for (int t = first + 1; t < taps; t++) {
             if (offset[t] < 0)
                 continue;
             v8 v = LOAD(x + offset[t] + lane, 0);
-            m8 larger = ~(v <= best); /* a NaN wins over everything before it */
-            best = (v8)(((m8)v & larger) | ((m8)best & ~larger));
-            index = (t & larger) | (index & ~larger);
+            m8 taken = (v > best) | (v != v); /* a NaN stays whatever comes after it, as in PyTorch */
+            best = (v8)(((m8)v & taken) | ((m8)best & ~taken));
+            index = (t & taken) | (index & ~taken);
         }
         STORE(y + lane, 0) = best;
         for (int k = 0; k < WIDTH; k++)

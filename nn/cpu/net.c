@@ -12,12 +12,14 @@
 #include "nn/cpu/plan.h"
 #include "nn/cpu/pool.h"
 #include "nn/cpu/windows.h"
+#include "nn/cpu/winograd.h"
 
 /* What a node needs besides its description; only the part of its kind is used. */
 struct work {
     struct conv *conv;
     struct conv *weights_conv; /* for the gradients of the weights, over columns; NULL = `conv` */
     bool by_columns;           /* `conv` works on columns too                                   */
+    struct winograd winograd;  /* computes instead of `conv`, which then tells the weights' order; tile 0 = not */
     struct windows windows;
     struct norm norm;
     struct pool pool;
@@ -32,7 +34,7 @@ struct net {
     int threads;
 
     float **gradient;  /* [buffers] of the plan */
-    float *columns;    /* of one convolution at a time, or their gradient */
+    float *columns;    /* of one convolution at a time, or their gradient, or what else it computes with */
     float *rearranged; /* weights of one convolution at a time, for backward by data */
     void *scratch;     /* oneDNN's */
     size_t columns_count, rearranged_bytes, scratch_bytes;
@@ -141,9 +143,33 @@ static enum status make_weights_conv(struct net *net, const struct node *node, s
     return STATUS_OK;
 }
 
+static bool takes_winograd(const struct net *net, const struct node *node, struct work *work)
+{
+    const struct layer *layer = layer_of(net, node);
+    work->winograd =
+        (struct winograd){.source = input_of(net, node), .result = output_of(net, node), .threads = net->threads};
+    if (layer->kernel == 3 && layer->stride == 1 && layer->padding == 1)
+        work->winograd.tile = winograd_tile(work->winograd.source, work->winograd.result);
+    return work->winograd.tile > 0;
+}
+
+static enum status make_winograd(struct net *net, const struct node *node, struct work *work)
+{
+    struct conv_shape shape = shape_of(net, node);
+    size_t count = 0;
+    shape.columns = true;
+    shape.forward = shape.weights_gradient = shape.data_gradient = false;
+    TRY(conv_create(net->library, &shape, &work->conv));
+    TRY(winograd_scratch(&work->winograd, &count));
+    net->columns_count = larger(net->columns_count, count);
+    return STATUS_OK;
+}
+
 static enum status make_conv(struct net *net, const struct node *node, struct work *work)
 {
     const struct layer *layer = layer_of(net, node);
+    if (takes_winograd(net, node, work))
+        return make_winograd(net, node, work);
     bool middle = layer->out_height <= COLUMN_SIDE && layer->out_width <= COLUMN_SIDE;
     struct conv_shape shape = shape_of(net, node);
     if (output_of(net, node)->folded) {
@@ -397,6 +423,10 @@ static const float *gather_columns(struct net *net, const struct node *node, con
 
 static enum status forward_conv(struct net *net, const struct node *node, struct work *work, const float *weights)
 {
+    if (work->winograd.tile > 0) {
+        winograd_forward(&work->winograd, input_of(net, node)->data, weights, output_of(net, node)->data, net->columns);
+        return STATUS_OK;
+    }
     const float *source = work->by_columns ? gather_columns(net, node, work) : input_of(net, node)->data;
     return conv_forward(work->conv, source, weights, output_of(net, node)->data, net->scratch);
 }
@@ -470,9 +500,22 @@ enum status net_evaluate(struct net *net, const float *parameters, const float *
 
 /* ---- backward ---- */
 
+static void backward_winograd(struct net *net, const struct node *node, struct work *work, const float *weights,
+                              float *weights_gradient)
+{
+    const float *gradient = net->gradient[node->gradient];
+    winograd_backward_weights(&work->winograd, input_of(net, node)->data, gradient, weights_gradient, net->columns);
+    if (node->input_gradient >= 0)
+        winograd_backward_data(&work->winograd, gradient, weights, net->gradient[node->input_gradient], net->columns);
+}
+
 static enum status backward_conv(struct net *net, const struct node *node, struct work *work, const float *weights,
                                  float *weights_gradient)
 {
+    if (work->winograd.tile > 0) {
+        backward_winograd(net, node, work, weights, weights_gradient);
+        return STATUS_OK;
+    }
     const float *gradient = net->gradient[node->gradient];
     bool columns = work->by_columns || work->weights_conv;
     const float *source = columns ? gather_columns(net, node, work) : input_of(net, node)->data;

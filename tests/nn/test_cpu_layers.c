@@ -285,6 +285,38 @@ Test(cpu_kernels, a_nan_is_never_hidden_by_relu)
         cr_expect(k % 2 ? y[k] == 0 : isnan(y[k]));
 }
 
+/* As PyTorch's: of several NaNs the last one gets the gradient. */
+Test(cpu_kernels, a_nan_comes_through_max_pooling)
+{
+    enum { TAPS = 9, WIDTH = 8 };
+    const struct kernels *both[] = {kernels_plain(), kernels_select()};
+    for (int which = 0; which < 2; which++) {
+        for (int nan = 0; nan < TAPS; nan++) {
+            for (int outside = 0; outside < TAPS; outside++) {
+                float x[TAPS * WIDTH], y[WIDTH], dx[TAPS * WIDTH] = {0};
+                uint8_t index[WIDTH];
+                ptrdiff_t offset[TAPS];
+                for (int t = 0; t < TAPS; t++) {
+                    offset[t] = t == outside ? -1 : t * WIDTH;
+                    for (int k = 0; k < WIDTH; k++)
+                        x[t * WIDTH + k] = t == nan && k % 2 ? (float)NAN : -(float)INFINITY;
+                }
+                both[which]->pool_forward(x, offset, TAPS, WIDTH, y, index);
+                for (int k = 0; k < WIDTH; k++) {
+                    bool there = nan != outside && k % 2;
+                    cr_expect(there ? isnan(y[k]) : isinf(y[k]), "NaN at %d, %d outside", nan, outside);
+                    cr_expect_eq(index[k], there ? nan : outside == 0);
+                }
+                both[which]->pool_backward((float[WIDTH]){1, 1, 1, 1, 1, 1, 1, 1}, index, offset, TAPS, WIDTH, dx);
+                float sum = 0;
+                for (int k = 0; k < TAPS * WIDTH; k++)
+                    sum += dx[k];
+                cr_expect_eq(sum, WIDTH); /* no gradient is lost outside */
+            }
+        }
+    }
+}
+
 Test(cpu_loss, a_label_that_is_no_class_is_named)
 {
     float logits[4] = {0};
