@@ -224,6 +224,21 @@ void profile_times(const struct profile *profile, int batch, double *forward_s, 
     }
 }
 
+double profile_backward_until(const struct profile *profile, int batch, size_t offset)
+{
+    double forward_s = 0, backward_s = 0;
+    size_t begin = profile->parameters;
+    profile_times(profile, batch, &forward_s, &backward_s, NULL);
+    if (profile->affine || profile->layers == 0)
+        return begin > 0 ? backward_s * ((double)(begin - offset) / (double)begin) : backward_s;
+    double until_s = 0, factor = profile->batch > 0 ? (double)batch / profile->batch : 1;
+    for (size_t i = profile->layers; i-- > 0 && begin > offset;) {
+        until_s += profile->layer[i].backward_s * factor;
+        begin -= profile->layer[i].parameters;
+    }
+    return until_s;
+}
+
 /* ---- writing ---- */
 
 static void add_time(struct text *text, const char *key, double seconds)

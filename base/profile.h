@@ -42,6 +42,9 @@ enum status profile_parse(const char *text, const char *name_for_messages, struc
 void profile_release(struct profile *profile);
 /* Forward and backward seconds of one step of `batch` images (>= 1). scaled may be NULL. */
 void profile_times(const struct profile *profile, int batch, double *forward_s, double *backward_s, bool *scaled);
+/* Seconds from the start of backward until the gradients of all parameters from `offset` on are complete: by the layers'
+ * times, those of the last layers first; in the affine form in proportion to the parameters. */
+double profile_backward_until(const struct profile *profile, int batch, size_t offset);
 /* The lines of a profile, without comments; profile_parse() reads them back. Appended. */
 void profile_text(const struct profile *profile, struct text *text);
 

@@ -83,8 +83,13 @@ static const struct option options_table[] = {
      .help = "the learning rate falls to a tenth after each (default 30,60,80 of 90, scaled to --epochs)"},
     {.key = "bucket",
      .type = OPTION_STRING,
-     .default_text = "0",
-     .help = "exchange in pieces of whole tensors up to this many bytes; tensor: one by one; 0: all at once"},
+     .help = "exchange in pieces of whole tensors up to this many bytes; tensor: one by one; 0 or all: all at once "
+             "(default 4M with --overlap=bucket, else all)"},
+    {.key = "overlap",
+     .type = OPTION_CHOICE,
+     .choices = "none|bucket",
+     .help =
+         "when a bucket's exchange begins: after backward, or when backward has completed it (default where it can)"},
     {.key = "wire",
      .type = OPTION_STRING,
      .default_text = "f32",
@@ -227,12 +232,14 @@ static enum status read_device(const struct option_values *options, struct plan 
 
 static enum status read_bucket(const char *text, size_t *bucket)
 {
-    if (strcmp(text, "tensor") == 0) {
-        *bucket = BUCKET_TENSOR;
+    *bucket = BUCKET_USUAL;
+    if (text == NULL)
         return STATUS_OK;
-    }
-    if (parse_size(text, bucket) < 0 || *bucket == BUCKET_TENSOR)
-        return fail(STATUS_USAGE, "--bucket=%s: bytes (25M), tensor, or 0", text);
+    *bucket = strcmp(text, "tensor") == 0 ? BUCKET_TENSOR : BUCKET_WHOLE;
+    if (*bucket == BUCKET_TENSOR || strcmp(text, "all") == 0)
+        return STATUS_OK;
+    if (parse_size(text, bucket) < 0 || *bucket >= BUCKET_USUAL)
+        return fail(STATUS_USAGE, "--bucket=%s: bytes (25M), tensor, or all", text);
     return STATUS_OK;
 }
 
@@ -308,6 +315,19 @@ static void say_impairments(const struct train_request *request)
     text_release(&network);
 }
 
+static void say_exchange(const struct train_start *start)
+{
+    if (job_size(start->request->job) == 1)
+        return;
+    if (start->bucket == BUCKET_WHOLE)
+        printf("exchanged all at once");
+    else if (start->bucket == BUCKET_TENSOR)
+        printf("exchanged tensor by tensor");
+    else
+        printf("exchanged in buckets of up to %zu B", start->bucket);
+    printf(", overlap %s\n", start->overlaps ? "bucket" : "none");
+}
+
 static void say_start(void *context, const struct train_start *start)
 {
     (void)context;
@@ -323,6 +343,7 @@ static void say_start(void *context, const struct train_start *start)
     printf("%llu steps, lr %g per 256 images, momentum %g, weight decay %g, warm-up %llu steps, seed %llu\n",
            (unsigned long long)start->steps, request->lr, request->momentum, request->weight_decay,
            (unsigned long long)request->warmup_steps, (unsigned long long)request->seed);
+    say_exchange(start);
     say_data(start);
     say_device(start);
     say_impairments(request);
@@ -395,6 +416,13 @@ static enum train_evaluation evaluation_of(const struct option_values *options)
     return strcmp(text, "end") == 0 ? EVALUATE_END : EVALUATE_EPOCHS;
 }
 
+static enum train_overlap overlap_of(const struct option_values *options)
+{
+    if (!option_given(options, "overlap"))
+        return OVERLAP_USUAL;
+    return strcmp(option_text(options, "overlap"), "none") == 0 ? OVERLAP_NONE : OVERLAP_BUCKET;
+}
+
 static int threads_of(const struct option_values *options, int workers)
 {
     int share = host_cores() / workers;
@@ -463,6 +491,7 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .warmup_steps = (uint64_t)option_int(options, "warmup-steps"),
         .decay_epochs = option_text(options, "decay-epochs"),
         .bucket = plan->bucket,
+        .overlap = overlap_of(options),
         .wire = &plan->wire,
         .inject = worker->inject,
         .evaluation = evaluation_of(options),

@@ -72,6 +72,20 @@ struct step_result {
     bool updates_finite;
 };
 
+/* Who is told during a step how far its gradients are. Backward goes from the last layer to the first, tensors lie in the
+ * order of the layers: gradients become complete from the end of the arena on. */
+struct gradient_watch {
+    void *context;
+    /* The gradients from element `offset` on are complete, or will be, on a device, when the work that was put into the
+     * compute queue so far is done. Offsets fall from call to call, and may repeat. Called by the thread that called
+     * step(); what it fails with is what the step fails with. */
+    enum status (*ready)(void *context, size_t offset);
+    /* Falling offsets at which a call is of use. A device is told of no others, since it has to cut its work there; a host
+     * backend calls after each layer. */
+    const size_t *cut;
+    size_t cuts;
+};
+
 /* One step of SGD with momentum, as nn/optimizer.h has it. */
 struct update {
     double rate, momentum, weight_decay;
@@ -101,9 +115,11 @@ struct backend_ops {
      *
      * Device: arenas belong to the step until it is done in the compute queue; the memory of the batch must stay as it is
      * until the step's result is collected. At most two steps are uncollected, of a host backend one. A label that is no
-     * class is told here or by collect(). */
+     * class is told here or by collect().
+     *
+     * watch: NULL, or who is told of gradients; the time that it takes counts to the backward phase of a host backend. */
     enum status (*step)(struct backend *backend, const float *parameters, float *state, const struct batch *batch,
-                        float *gradients);
+                        float *gradients, const struct gradient_watch *watch);
     /* The result of the oldest uncollected step; waits for it. STATUS_INTERNAL: there is none. */
     enum status (*collect)(struct backend *backend, struct step_result *result);
 

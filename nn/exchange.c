@@ -9,7 +9,10 @@
 #include "base/memory.h"
 #include "base/text.h"
 
-enum { PERIOD_KEPT = 64 }; /* schedules of longer periods are made anew in each step */
+enum {
+    PERIOD_KEPT = 64, /* schedules of longer periods are made anew in each step */
+    RUNS_MOST = 2     /* the exchange of the last step, and this step's that begins during backward */
+};
 
 /* ---- buckets ---- */
 
@@ -21,10 +24,11 @@ enum status bucket_cut(const struct model *model, size_t bytes, struct bucket **
     TRY(memory_zeroed(&memory, (size_t)model->tensors, sizeof(struct bucket)));
     struct bucket *cut = memory;
     size_t cuts = 0;
-    size_t most = bytes == BUCKET_TENSOR ? 0 : bytes / sizeof(float);
+    const size_t most = bytes == BUCKET_TENSOR ? 0 : bytes / sizeof(float), first = BUCKET_FIRST / sizeof(float);
     for (int t = model->tensors - 1; t >= 0; t--) {
         const struct tensor *tensor = &model->tensor[t];
-        bool joins = cuts > 0 && (bytes == BUCKET_WHOLE || cut[cuts - 1].count + tensor->count <= most);
+        const size_t room = cuts == 1 && most > first ? first : most;
+        bool joins = cuts > 0 && (bytes == BUCKET_WHOLE || cut[cuts - 1].count + tensor->count <= room);
         if (!joins)
             cut[cuts++].count = 0;
         cut[cuts - 1].offset = tensor->offset;
@@ -42,7 +46,7 @@ enum status bucket_cut(const struct model *model, size_t bytes, struct bucket **
 /* Times at which the host has seen that the device had done what it was given; 0: not yet. */
 struct device_clock {
     struct device *device;                 /* NULL: none */
-    struct device_event *ready, *computed; /* all that was given before an exchange's start, before its wait */
+    struct device_event *ready, *computed; /* all that was given before a library's start, before an exchange's wait */
     uint64_t ready_ns, idle_ns;
 };
 
@@ -101,12 +105,23 @@ struct line {
     struct collective *collective;
     size_t bytes; /* that this worker sends, by the schedule; 0 where the wire format does not tell */
     uint64_t started_ns;
+    struct device_event *ready; /* on a device: its slice has been computed, */
+    uint64_t ready_ns;          /* which the host has seen by then; 0: not yet */
+};
+
+/* The exchange of one step, bucket by bucket: those before `waited` are over, those before `started` under way. */
+struct run {
+    uint64_t step;
+    float *vector;
+    struct line *lines;
+    size_t started, waited;
 };
 
 struct exchanges {
     struct comm *comm;
     struct device *device;            /* NULL: vectors lie in host memory */
     struct external_library *library; /* computes the means; NULL: schedules do */
+    bool emulated;
     bool alone; /* one worker on a device, which need not wait to learn that there is nothing to exchange */
     const struct spec *spec;
     const struct layout *layout;
@@ -121,7 +136,9 @@ struct exchanges {
     const struct wire_format *wire; /* NULL: elements travel as they are */
     struct codec_statistics encoded;
 
-    struct line *running; /* the exchange under way, NULL = none */
+    struct run run[RUNS_MOST]; /* the oldest first */
+    size_t runs;
+    size_t *cut; /* where each bucket but the last begins */
     struct device_clock clock;
     struct exchange_tally tally;
     uint64_t finished_ns; /* of the latest line that was waited for */
@@ -149,10 +166,12 @@ static enum status make_shape(const struct exchanges *exchanges, uint64_t step, 
     return status;
 }
 
-static void release_line(struct line *line)
+static void release_line(const struct exchanges *exchanges, struct line *line)
 {
     collective_destroy(line->collective);
     shape_destroy(line->shape);
+    if (line->ready != NULL)
+        exchanges->device->ops->event_destroy(line->ready);
     *line = (struct line){.shape = NULL};
 }
 
@@ -176,7 +195,7 @@ static enum status fill_line(const struct exchanges *exchanges, struct shape *sh
     TRY_TO(failed, collective_due(line->collective, size, &line->bytes, &messages));
     return STATUS_OK;
 failed:
-    release_line(line);
+    release_line(exchanges, line);
     return status;
 }
 
@@ -185,7 +204,7 @@ static enum status make_step(struct exchanges *exchanges, uint64_t step, struct 
     for (size_t b = 0; b < exchanges->buckets; b++) {
         struct shape *shape = NULL;
         size_t count = exchanges->bucket[b].count;
-        release_line(&lines[b]);
+        release_line(exchanges, &lines[b]);
         TRY(make_shape(exchanges, step, count, &shape));
         struct text name = {0};
         spec_call_name(exchanges->spec, shape, &name);
@@ -193,6 +212,8 @@ static enum status make_step(struct exchanges *exchanges, uint64_t step, struct 
             fill_line(exchanges, shape, text_string(&name), count, exchanges->op, exchanges->wire, &lines[b]);
         text_release(&name);
         TRY(status);
+        if (exchanges->device != NULL)
+            TRY(exchanges->device->ops->event_create(exchanges->device, &lines[b].ready));
     }
     return STATUS_OK;
 }
@@ -250,6 +271,16 @@ static enum status check_wire(const struct exchanges *exchanges)
     return STATUS_OK;
 }
 
+static enum status list_cuts(struct exchanges *exchanges)
+{
+    void *memory = NULL;
+    TRY(memory_zeroed(&memory, exchanges->buckets, sizeof exchanges->cut[0]));
+    exchanges->cut = memory;
+    for (size_t b = 0; b < exchanges->buckets; b++)
+        exchanges->cut[b] = exchanges->bucket[b].offset;
+    return STATUS_OK;
+}
+
 enum status exchanges_create(const struct exchange_request *request, struct exchanges **out)
 {
     *out = NULL;
@@ -261,6 +292,7 @@ enum status exchanges_create(const struct exchange_request *request, struct exch
     exchanges->comm = request->comm;
     exchanges->device = request->device;
     exchanges->library = request->library;
+    exchanges->emulated = request->emulated;
     exchanges->alone = request->device != NULL && comm_size(request->comm) == 1;
     exchanges->spec = request->spec;
     exchanges->layout = request->layout;
@@ -274,6 +306,7 @@ enum status exchanges_create(const struct exchange_request *request, struct exch
     TRY_TO(done, find_period(exchanges));
     TRY_TO(done, check_wire(exchanges));
     TRY_TO(done, bucket_cut(request->model, request->bucket, &exchanges->bucket, &exchanges->buckets));
+    TRY_TO(done, list_cuts(exchanges));
     TRY_TO(done, memory_zeroed(&lines, (size_t)exchanges->slots * exchanges->buckets, sizeof(struct line)));
     exchanges->line = lines;
     if (exchanges->slots == exchanges->period && exchanges->library == NULL) {
@@ -293,10 +326,11 @@ void exchanges_destroy(struct exchanges *exchanges)
     if (exchanges == NULL)
         return;
     for (size_t k = 0; exchanges->line != NULL && k < (size_t)exchanges->slots * exchanges->buckets; k++)
-        release_line(&exchanges->line[k]);
+        release_line(exchanges, &exchanges->line[k]);
     device_clock_close(&exchanges->clock);
     free(exchanges->line);
     free(exchanges->bucket);
+    free(exchanges->cut);
     free(exchanges->name);
     free(exchanges);
 }
@@ -359,40 +393,36 @@ static enum status call_library(const struct exchanges *exchanges, float *vector
     return STATUS_OK;
 }
 
-static enum status start_lines(struct exchanges *exchanges, uint64_t step, float *vector)
+static enum status open_run(struct exchanges *exchanges, uint64_t step, float *vector)
 {
-    if (exchanges->running != NULL)
+    struct line *lines = exchanges->line;
+    if (exchanges->runs == RUNS_MOST || (exchanges->runs > 0 && exchanges->slots != exchanges->period))
         return fail(STATUS_INTERNAL, "exchange of step %llu: another one is under way", (unsigned long long)step);
-    struct line *lines = NULL;
-    if (exchanges->library != NULL) {
-        exchanges->running = exchanges->line;
-        return call_library(exchanges, vector);
-    }
-    TRY(lines_of(exchanges, step, &lines));
-    exchanges->running = lines;
-    for (size_t b = 0; b < exchanges->buckets; b++) {
-        float *slice = vector + exchanges->bucket[b].offset;
-        lines[b].started_ns = clock_ns();
-        TRY(collective_start(lines[b].collective, slice, slice));
-        exchanges->tally.bytes += lines[b].bytes;
-    }
+    if (exchanges->library == NULL)
+        TRY(lines_of(exchanges, step, &lines));
+    exchanges->run[exchanges->runs++] = (struct run){.step = step, .vector = vector, .lines = lines};
     return STATUS_OK;
 }
 
-static enum status exchange_start(void *context, uint64_t step, float *vector)
+static struct run *newest_run(struct exchanges *exchanges)
 {
-    struct exchanges *exchanges = context;
-    if (exchanges->alone)
-        return STATUS_OK;
-    uint64_t before = clock_ns();
-    if (exchanges->device != NULL)
-        TRY(device_clock_start(&exchanges->clock));
-    enum status status = start_lines(exchanges, step, vector);
-    if (exchanges->device == NULL)
-        exchanges->tally.blocked_ns += clock_ns() - before;
-    if (exchanges->device == NULL && exchanges->library != NULL)
-        exchanges->tally.flight_ns += clock_ns() - before;
-    return status;
+    return &exchanges->run[exchanges->runs - 1];
+}
+
+static enum status start_bucket(struct exchanges *exchanges, struct run *run)
+{
+    struct line *line = &run->lines[run->started];
+    float *slice = run->vector + exchanges->bucket[run->started].offset;
+    if (exchanges->device != NULL) {
+        const struct device_ops *ops = exchanges->device->ops;
+        line->ready_ns = 0;
+        TRY(ops->record(ops->compute(exchanges->device), line->ready));
+    }
+    line->started_ns = clock_ns();
+    TRY(collective_start(line->collective, slice, slice));
+    run->started++;
+    exchanges->tally.bytes += line->bytes;
+    return STATUS_OK;
 }
 
 /* Flights come in the order of their starts: what is past `counted_ns` is new. */
@@ -411,7 +441,7 @@ static uint64_t flight_start(const struct exchanges *exchanges, const struct lin
 {
     if (exchanges->device == NULL)
         return line->started_ns;
-    return exchanges->clock.ready_ns > 0 ? exchanges->clock.ready_ns : UINT64_MAX;
+    return line->ready_ns > 0 ? line->ready_ns : UINT64_MAX;
 }
 
 static enum status wait_line(struct exchanges *exchanges, struct line *line)
@@ -431,19 +461,136 @@ static enum status wait_line(struct exchanges *exchanges, struct line *line)
     return STATUS_OK;
 }
 
-static enum status wait_lines(struct exchanges *exchanges)
+/* Every bucket of the oldest exchange that is done, in order. */
+static enum status take_done(struct exchanges *exchanges, struct run *run)
 {
-    for (size_t b = 0; b < exchanges->buckets; b++)
-        TRY(wait_line(exchanges, &exchanges->running[b]));
-    exchanges->running = NULL;
+    for (; run->waited < run->started; run->waited++) {
+        struct line *line = &run->lines[run->waited];
+        const enum status status = collective_test(line->collective);
+        if (status != STATUS_OK)
+            return status < 0 ? status : STATUS_OK;
+        TRY(wait_line(exchanges, line));
+    }
     return STATUS_OK;
 }
 
-/* STATUS_AGAIN: not all are done. */
-static enum status test_lines(struct exchanges *exchanges)
+/* The vector is complete from `offset` on. A bucket whose last exchange is still under way waits for it, and with it those
+ * after it: all workers start buckets in one order. */
+static enum status start_ready(struct exchanges *exchanges, size_t offset, size_t end)
 {
-    for (size_t b = 0; b < exchanges->buckets; b++) {
-        const enum status status = collective_test(exchanges->running[b].collective);
+    struct run *run = newest_run(exchanges), *older = exchanges->runs > 1 ? &exchanges->run[0] : NULL;
+    while (run->started < end && exchanges->bucket[run->started].offset >= offset) {
+        if (older != NULL)
+            TRY(take_done(exchanges, older));
+        if (older != NULL && older->waited <= run->started)
+            return STATUS_OK;
+        TRY(start_bucket(exchanges, run));
+    }
+    return STATUS_OK;
+}
+
+/* The last bucket begins when the step's own thread comes to start(): until then something may be put into it. */
+static enum status gradients_ready(void *context, size_t offset)
+{
+    struct exchanges *exchanges = context;
+    const uint64_t before = clock_ns();
+    TRY(start_ready(exchanges, offset, exchanges->buckets - 1));
+    if (exchanges->device != NULL || exchanges->emulated)
+        return STATUS_OK;
+    const uint64_t ns = clock_ns() - before;
+    exchanges->tally.blocked_ns += ns;
+    exchanges->tally.inside_ns += ns;
+    return STATUS_OK;
+}
+
+enum status exchange_can_overlap(const struct spec *spec)
+{
+    struct step_plan plan = {.exchange = {.object = EXCHANGE_GRADIENT}};
+    if (spec->kind == SPEC_EXTERNAL)
+        return fail(STATUS_REFUSED,
+                    "%s: its library exchanges in the thread or queue that computes: nothing would overlap: take "
+                    "--overlap=none",
+                    spec->external->name);
+    if (spec->kind == SPEC_STRATEGY)
+        TRY(spec->strategy->plan(&spec->options, 0, &plan));
+    if (plan.exchange.object == EXCHANGE_GRADIENT && plan.exchange.start == START_AFTER_BACKWARD)
+        return STATUS_OK;
+    return fail(STATUS_REFUSED, "%s exchanges after the update, so nothing can overlap backward: take --overlap=none",
+                spec->strategy->name);
+}
+
+enum status exchanges_watch(struct exchanges *exchanges, uint64_t step, float *vector, struct gradient_watch *watch)
+{
+    *watch = (struct gradient_watch){.cuts = 0};
+    if (exchanges->alone)
+        return STATUS_OK;
+    TRY(open_run(exchanges, step, vector));
+    *watch = (struct gradient_watch){
+        .context = exchanges, .ready = gradients_ready, .cut = exchanges->cut, .cuts = exchanges->buckets - 1};
+    return STATUS_OK;
+}
+
+static enum status start_rest(struct exchanges *exchanges, uint64_t step, float *vector)
+{
+    const bool begun = exchanges->runs > 0 && newest_run(exchanges)->step == step;
+    if (!begun)
+        TRY(open_run(exchanges, step, vector));
+    if (exchanges->library != NULL)
+        return call_library(exchanges, vector);
+    TRY(start_ready(exchanges, 0, exchanges->buckets));
+    if (newest_run(exchanges)->started < exchanges->buckets)
+        return fail(STATUS_INTERNAL, "exchange of step %llu: another one is under way", (unsigned long long)step);
+    return STATUS_OK;
+}
+
+static enum status exchange_start(void *context, uint64_t step, float *vector)
+{
+    struct exchanges *exchanges = context;
+    if (exchanges->alone)
+        return STATUS_OK;
+    uint64_t before = clock_ns();
+    if (exchanges->device != NULL && exchanges->library != NULL)
+        TRY(device_clock_start(&exchanges->clock));
+    enum status status = start_rest(exchanges, step, vector);
+    if (exchanges->device == NULL)
+        exchanges->tally.blocked_ns += clock_ns() - before;
+    if (exchanges->device == NULL && exchanges->library != NULL)
+        exchanges->tally.flight_ns += clock_ns() - before;
+    return status;
+}
+
+static void close_run(struct exchanges *exchanges)
+{
+    exchanges->run[0] = exchanges->run[1];
+    exchanges->runs--;
+}
+
+static enum status wait_lines(struct exchanges *exchanges)
+{
+    struct run *run = &exchanges->run[0];
+    for (; run->waited < run->started; run->waited++)
+        TRY(wait_line(exchanges, &run->lines[run->waited]));
+    close_run(exchanges);
+    return STATUS_OK;
+}
+
+/* Which slices the device has computed by now. */
+static enum status look_at_lines(struct exchanges *exchanges)
+{
+    for (size_t r = 0; r < exchanges->runs; r++) {
+        const struct run *run = &exchanges->run[r];
+        for (size_t b = run->waited; b < run->started; b++)
+            TRY(look(&exchanges->clock, run->lines[b].ready, &run->lines[b].ready_ns));
+    }
+    return STATUS_OK;
+}
+
+/* STATUS_AGAIN: not all of the oldest exchange are done. */
+static enum status test_lines(const struct exchanges *exchanges)
+{
+    const struct run *run = &exchanges->run[0];
+    for (size_t b = run->waited; b < run->started; b++) {
+        const enum status status = collective_test(run->lines[b].collective);
         if (status != STATUS_OK)
             return status;
     }
@@ -457,12 +604,17 @@ static enum status wait_device(struct exchanges *exchanges)
     struct device_clock *clock = &exchanges->clock;
     TRY(device_clock_wait(clock));
     for (;;) {
-        TRY(device_clock_look(clock));
+        TRY(look_at_lines(exchanges));
+        TRY(look(clock, clock->computed, &clock->idle_ns));
         if (clock->idle_ns > 0)
             return STATUS_OK;
         const enum status status = test_lines(exchanges);
-        if (status != STATUS_AGAIN)
-            return status < 0 ? status : device_clock_look(clock);
+        if (status < 0)
+            return status;
+        if (status != STATUS_AGAIN) {
+            TRY(look_at_lines(exchanges));
+            return look(clock, clock->computed, &clock->idle_ns);
+        }
         clock_sleep_ns(LOOK_EVERY_NS);
     }
 }
@@ -481,7 +633,7 @@ static enum status wait_on_device(struct exchanges *exchanges)
 static enum status wait_library(struct exchanges *exchanges)
 {
     struct device_clock *clock = &exchanges->clock;
-    exchanges->running = NULL;
+    close_run(exchanges);
     if (exchanges->device == NULL)
         return STATUS_OK;
     TRY(external_wait(exchanges->library, clock->ready));
@@ -499,7 +651,7 @@ static enum status exchange_wait(void *context)
     struct exchanges *exchanges = context;
     if (exchanges->alone)
         return STATUS_OK;
-    if (exchanges->running == NULL)
+    if (exchanges->runs == 0)
         return fail(STATUS_INTERNAL, "exchange: none is under way");
     if (exchanges->library != NULL)
         return wait_library(exchanges);
@@ -518,23 +670,27 @@ struct exchanger exchanges_exchanger(struct exchanges *exchanges)
 
 bool exchanges_under_way(const struct exchanges *exchanges)
 {
-    return exchanges->running != NULL;
+    return exchanges->runs > 0;
 }
 
 /* The part of this step of what is still under way, and of what has ended without being waited for yet. */
 static enum status count_running(struct exchanges *exchanges, uint64_t now_ns)
 {
     uint64_t counted_ns = exchanges->counted_ns;
-    for (size_t b = 0; exchanges->running != NULL && exchanges->library == NULL && b < exchanges->buckets; b++) {
-        const struct line *line = &exchanges->running[b];
-        struct collective_traffic traffic = {.finished_ns = now_ns};
-        enum status status = collective_test(line->collective);
-        if (status == STATUS_OK)
-            collective_traffic(line->collective, &traffic);
-        else if (status != STATUS_AGAIN)
-            return status;
-        count_flight(exchanges, flight_start(exchanges, line),
-                     traffic.finished_ns < now_ns ? traffic.finished_ns : now_ns, &counted_ns);
+    if (exchanges->library != NULL)
+        return STATUS_OK;
+    for (size_t r = 0; r < exchanges->runs; r++) {
+        const struct run *run = &exchanges->run[r];
+        for (size_t b = run->waited; b < run->started; b++) {
+            struct collective_traffic traffic = {.finished_ns = now_ns};
+            const enum status status = collective_test(run->lines[b].collective);
+            if (status == STATUS_OK)
+                collective_traffic(run->lines[b].collective, &traffic);
+            else if (status != STATUS_AGAIN)
+                return status;
+            count_flight(exchanges, flight_start(exchanges, &run->lines[b]),
+                         traffic.finished_ns < now_ns ? traffic.finished_ns : now_ns, &counted_ns);
+        }
     }
     return STATUS_OK;
 }
@@ -582,6 +738,6 @@ enum status exchanges_mean(struct exchanges *exchanges, const char *what, float 
     enum status status = collective_start(line.collective, vector, vector);
     if (status >= 0)
         status = collective_wait(line.collective);
-    release_line(&line);
+    release_line(exchanges, &line);
     return status;
 }

@@ -16,11 +16,14 @@
 #include "base/text.h"
 #include "comm/comm.h"
 #include "comm/external.h"
+#include "nn/backend.h"
 #include "nn/model.h"
 #include "nn/strategies/method.h"
 
 #define BUCKET_WHOLE ((size_t)0)         /* the whole vector is one bucket */
 #define BUCKET_TENSOR ((size_t)SIZE_MAX) /* one bucket for each tensor     */
+#define BUCKET_FIRST ((size_t)1 << 20)   /* bytes at most of the first bucket of several */
+#define BUCKET_OVERLAP ((size_t)4 << 20) /* bytes: the usual size where exchanges begin during backward */
 
 /* A slice of the parameter and gradient arenas. */
 struct bucket {
@@ -28,7 +31,7 @@ struct bucket {
 };
 
 /* Cut a model's arena into whole tensors of at most `bytes` together (a larger tensor is a bucket of its own), from the
- * end, as gradients become ready. *buckets is allocated, in the order in which they are exchanged; caller frees. */
+ * end, as gradients become ready; the first takes at most BUCKET_FIRST, so that exchanges begin early. *buckets is allocated, in the order in which they are exchanged; caller frees. */
 enum status bucket_cut(const struct model *model, size_t bytes, struct bucket **buckets, size_t *count) MUST_CHECK;
 
 struct exchange_request {
@@ -40,6 +43,7 @@ struct exchange_request {
     const struct wire_format *wire;   /* what travels (comm.h); NULL: elements as they are */
     struct device *device;            /* vectors lie in its memory (nn/arena.h); NULL: host memory */
     struct external_library *library; /* of an external; else NULL */
+    bool emulated;                    /* compute is slept: what happens in the watch passes beside it, as on a device */
 };
 
 struct exchanges;
@@ -63,6 +67,18 @@ void exchanges_describe(const struct exchanges *exchanges, struct text *text);
  * after the wait runs after the exchange; the host waits for the exchange alone. */
 struct exchanger exchanges_exchanger(struct exchanges *exchanges);
 
+/* STATUS_OK where what a run exchanges can begin during backward. STATUS_REFUSED, with the reason: parameters are
+ * exchanged, or by a library, which computes in its caller's thread, or in the device's compute queue. */
+enum status exchange_can_overlap(const struct spec *spec) MUST_CHECK;
+
+/* Where it can: the exchange of `step`, whose vector a backend is about to fill from its end on. watch->ready is NULL where
+ * one worker on a device has nothing to exchange. What the watch is told
+ * starts every bucket that is complete, always in the order of bucket_cut(), but for the last; the exchanger's start()
+ * then starts those that are left. One exchange of an earlier step may still be under way: wait() waits for the older. The
+ * bits are those of an exchange that is started after backward. */
+enum status exchanges_watch(struct exchanges *exchanges, uint64_t step, float *vector,
+                            struct gradient_watch *watch) MUST_CHECK;
+
 bool exchanges_under_way(const struct exchanges *exchanges);
 
 /* What has happened in a step. */
@@ -71,7 +87,10 @@ struct exchange_tally {
     uint64_t
         flight_ns; /* an exchange was in flight: the union of all of them, hidden behind compute or not; on a device
                             from the time on when its vector was there */
-    uint64_t blocked_ns; /* the caller was in start or wait; on a device: in wait, and the device had nothing to do */
+    uint64_t
+        blocked_ns; /* the caller was in start, wait or the watch; on a device: in wait, and the device had nothing to
+                            do */
+    uint64_t inside_ns; /* of that in the watch, in the middle of a backend's step */
 };
 /* A step ends at `now_ns` (clock_ns()): what has happened since the last call, or since exchanges_mark(). */
 enum status exchanges_take(struct exchanges *exchanges, uint64_t now_ns, struct exchange_tally *tally) MUST_CHECK;

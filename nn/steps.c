@@ -15,7 +15,7 @@ static enum status plan_step(const struct trainer *trainer, uint64_t step, struc
     const struct spec *spec = trainer->request->spec;
     if (spec->kind == SPEC_STRATEGY)
         return spec->strategy->plan(&spec->options, step, plan);
-    *plan = (struct step_plan){.exchanges = true, .updates = true};
+    *plan = (struct step_plan){.exchanges = true, .exchange = {.object = EXCHANGE_GRADIENT}, .updates = true};
     return STATUS_OK;
 }
 
@@ -69,8 +69,15 @@ static enum status spoil(struct trainer *trainer, float *gradient)
 
 /* ---- forward and backward ---- */
 
-static enum status put(struct trainer *trainer, uint64_t step, float *gradient)
+static bool watches(const struct trainer *trainer, const struct step_plan *plan)
 {
+    return trainer->overlaps && plan->exchanges && plan->exchange.object == EXCHANGE_GRADIENT &&
+           plan->exchange.start == START_AFTER_BACKWARD;
+}
+
+static enum status put(struct trainer *trainer, const struct step_plan *plan, uint64_t step, float *gradient)
+{
+    struct gradient_watch watch = {.ready = NULL};
     const struct train_request *request = trainer->request;
     const struct batch nothing = {.count = request->batch};
     const struct batch *batch = &nothing;
@@ -78,7 +85,10 @@ static enum status put(struct trainer *trainer, uint64_t step, float *gradient)
     if (trainer->loader != NULL)
         TRY(loader_next(trainer->loader, &batch));
     trainer->wait_s += (double)(clock_ns() - before) * 1e-9;
-    TRY(request->backend->step(trainer->backend, trainer->replica.parameters, trainer->state, batch, gradient));
+    if (watches(trainer, plan))
+        TRY(exchanges_watch(trainer->exchanges, step, gradient, &watch));
+    TRY(request->backend->step(trainer->backend, trainer->replica.parameters, trainer->state, batch, gradient,
+                               watch.ready != NULL ? &watch : NULL));
     trainer->put = step + 1;
     return STATUS_OK;
 }
@@ -124,6 +134,7 @@ static enum status take_times(struct trainer *trainer, uint64_t step)
     row->step_s = (double)(now - trainer->mark_ns) * 1e-9;
     row->comm_s = (double)tally.flight_ns * 1e-9;
     row->exposed_s = (double)tally.blocked_ns * 1e-9;
+    row->compute_s -= (double)tally.inside_ns * 1e-9;
     row->bytes = (double)tally.bytes;
     trainer->mark_ns = now;
     if (step > 0 || trainer->steps == 1) { /* the first one is no measure of the others */
@@ -189,7 +200,7 @@ enum status trainer_step(struct trainer *trainer, bool settle)
     bool finite = true;
     TRY(plan_step(trainer, step, &plan));
     begin_impaired(trainer, step);
-    TRY(put(trainer, step, gradient));
+    TRY(put(trainer, &plan, step, gradient));
     if (waits)
         TRY(collect(trainer, step + 1, &finite, &applied));
     compute_impaired(trainer);

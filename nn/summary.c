@@ -235,7 +235,7 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
         "momentum", json_number(request->momentum), "weight_decay", json_number(request->weight_decay), "warmup_steps",
         (json_int_t)request->warmup_steps, "batch", request->batch, "threads", request->threads, "image_size",
         trainer->model->image_size, "global_batch", (json_int_t)trainer->rate.global_batch, "bucket_bytes",
-        bucket_json(request->bucket), "exact", trainer->exact, "batch_norm_statistics",
+        bucket_json(trainer->bucket), "exact", trainer->exact, "batch_norm_statistics",
         trainer->exact ? "averaged" : "local", "nodes", text_string(&nodes), "transport", comm_transport(request->comm),
         "segment", (json_int_t)comm_segment(request->comm), "window", (int)comm_window(request->comm), "host",
         job_host(request->job), "started", trainer->started, "timing_skip", (int)skip);
@@ -247,6 +247,7 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
     if (object != NULL &&
         (json_object_set_new(object, "seed", json_integer((json_int_t)request->seed)) != 0 ||
          json_object_set_new(object, "mode", json_string(mode)) != 0 ||
+         json_object_set_new(object, "overlap", json_string(trainer->overlaps ? "bucket" : "none")) != 0 ||
          json_object_set_new(object, "precision", json_string(precision_name(request->precision))) != 0 ||
          json_object_set_new(object, "loss_scale", json_number(loss_scale)) != 0 ||
          json_object_set_new(object, "label_smoothing", json_number(request->label_smoothing)) != 0 ||

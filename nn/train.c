@@ -254,6 +254,20 @@ static enum status describe_device(struct trainer *trainer)
     return text_check(&trainer->computes);
 }
 
+/* Whether exchanges begin during backward, and in what pieces. */
+static enum status find_overlap(struct trainer *trainer)
+{
+    const struct train_request *request = trainer->request;
+    const enum status can = request->overlap == OVERLAP_NONE ? STATUS_REFUSED : exchange_can_overlap(request->spec);
+    if (can < 0 && (can != STATUS_REFUSED || request->overlap == OVERLAP_BUCKET))
+        return can;
+    trainer->overlaps = can == STATUS_OK;
+    trainer->bucket = request->bucket;
+    if (request->bucket == BUCKET_USUAL)
+        trainer->bucket = trainer->overlaps ? BUCKET_OVERLAP : BUCKET_WHOLE;
+    return STATUS_OK;
+}
+
 static enum status trainer_open(const struct train_request *request, struct trainer *trainer)
 {
     const struct spec *spec = request->spec;
@@ -261,6 +275,7 @@ static enum status trainer_open(const struct train_request *request, struct trai
         .request = request, .exact = spec_is_exact(spec), .place = {.comm = request->comm, .device = request->device}};
     clock_wall_text(trainer->started, sizeof trainer->started);
     TRY(method_find(spec->kind == SPEC_STRATEGY ? spec->strategy->name : "synchronous", &trainer->method));
+    TRY(find_overlap(trainer));
     if (job_rank(request->job) == 0)
         TRY(run_folder(request->out, &trainer->folder, &trainer->log)); /* before anything that takes time */
     TRY(make_model(trainer));
@@ -270,7 +285,8 @@ static enum status trainer_open(const struct train_request *request, struct trai
                                         .spec = spec,
                                         .layout = request->layout,
                                         .model = trainer->model,
-                                        .bucket = request->bucket,
+                                        .bucket = trainer->bucket,
+                                        .emulated = request->profile != NULL,
                                         .wire = request->wire,
                                         .device = request->device,
                                         .library = request->library};
@@ -292,6 +308,8 @@ static enum status trainer_open(const struct train_request *request, struct trai
                                       .model = trainer->model,
                                       .data = trainer->data,
                                       .steps = trainer->steps,
+                                      .overlaps = trainer->overlaps,
+                                      .bucket = trainer->bucket,
                                       .folder = text_string(&trainer->folder),
                                       .device = trainer->computes.length > 0 ? text_string(&trainer->computes) : NULL,
                                       .sharers = trainer->sharers,

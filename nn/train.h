@@ -4,6 +4,9 @@
  * is the backend's, exposed is the time blocked on an exchange, comm the time that an exchange was in flight, hidden or
  * not; compute + exposed + other = step, in which other holds images, update and records. Evaluation is outside steps.
  *
+ * With OVERLAP_BUCKET exchanges begin in the middle of backward; what the compute thread spends on that is exposed, and no
+ * part of compute.
+ *
  * On a device the host only puts work into its queues: compute is told by the device's events, exposed is the time in which
  * the device had nothing to do until an exchange was done, and an exchange is in flight from when its gradient is there. A
  * step ends where the host has put all of it; a result is collected when the next step has been put.
@@ -43,6 +46,15 @@ enum train_evaluation {
     EVALUATE_NEVER
 };
 
+enum train_overlap {
+    OVERLAP_USUAL, /* OVERLAP_BUCKET where it can */
+    OVERLAP_NONE,  /* exchanges begin when backward has ended */
+    OVERLAP_BUCKET /* each bucket's as soon as backward has completed it; STATUS_REFUSED where that can't be */
+};
+
+/* What a request without a bucket size means: BUCKET_OVERLAP with OVERLAP_BUCKET, else BUCKET_WHOLE. */
+#define BUCKET_USUAL (SIZE_MAX - 1)
+
 /* How far a run is, told on rank 0 after each step, and after each evaluation. */
 struct train_progress {
     uint64_t step, steps; /* done, in all */
@@ -62,6 +74,8 @@ struct train_start {
     uint64_t steps;
     const char *folder;
     const char *device;  /* what rank 0 computes on, where that is a device; else NULL */
+    bool overlaps;       /* exchanges begin during backward */
+    size_t bucket;       /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR */
     int sharers;         /* workers on its card */
     const char *decided; /* by the schedules, exchanges_describe(); NULL: nothing */
 };
@@ -99,7 +113,8 @@ struct train_request {
     uint64_t warmup_steps;
     const char *decay_epochs; /* "30,60,80"; NULL: at 1/3, 2/3 and 8/9 of a run of `epochs`, at epochs 30, 60, 80 of a
                                  run of `steps` */
-    size_t bucket;            /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR */
+    size_t bucket;            /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR, BUCKET_USUAL */
+    enum train_overlap overlap;
     const struct wire_format *wire; /* what travels; NULL: f32 */
 
     enum train_evaluation evaluation;

@@ -21,7 +21,9 @@
 
 struct trainer {
     const struct train_request *request;
-    bool exact; /* all workers hold equal parameters */
+    bool exact;    /* all workers hold equal parameters */
+    bool overlaps; /* exchanges begin during backward */
+    size_t bucket; /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR */
 
     struct model *model;
     struct data *data;

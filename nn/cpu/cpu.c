@@ -110,7 +110,7 @@ static enum status cpu_to_canonical(struct backend *backend, const float *native
 }
 
 static enum status cpu_step(struct backend *backend, const float *parameters, float *state, const struct batch *batch,
-                            float *gradients)
+                            float *gradients, const struct gradient_watch *watch)
 {
     const size_t count = (size_t)backend->batch;
     struct step_result *result = &backend->result;
@@ -127,7 +127,7 @@ static enum status cpu_step(struct backend *backend, const float *parameters, fl
     TRY(net_train(backend->net, parameters, state, batch->canonical));
     TRY(cross_entropy(&loss, &loss_sum, &result->correct, net_last_gradient(backend->net)));
     double between = clock_seconds();
-    TRY(net_backward(backend->net, parameters, gradients));
+    TRY(net_backward(backend->net, parameters, gradients, watch));
     result->loss = loss_sum / (double)count;
     result->updates_finite = true;
     result->forward_s = between - start;

@@ -23,6 +23,7 @@ struct work {
     struct windows windows;
     struct norm norm;
     struct pool pool;
+    size_t complete_from; /* gradients are complete from this element on when this node has run backward */
 };
 
 struct net {
@@ -186,11 +187,26 @@ static enum status make_conv(struct net *net, const struct node *node, struct wo
     return STATUS_OK;
 }
 
+/* The end of the parameters of all nodes before k: behind it gradients are complete when k has run backward. */
+static size_t end_before(const struct net *net, int k)
+{
+    size_t end = 0;
+    for (int j = 0; j < k; j++) {
+        const struct layer *layer = layer_of(net, &net->plan->node[j]);
+        if (layer->tensors == 0)
+            continue;
+        const struct tensor *last = &net->model->tensor[layer->first_tensor + layer->tensors - 1];
+        end = larger(end, last->offset + last->count);
+    }
+    return end;
+}
+
 static enum status make_work(struct net *net)
 {
     for (int k = 0; k < net->plan->nodes; k++) {
         const struct node *node = &net->plan->node[k];
         struct work *work = &net->work[k];
+        work->complete_from = end_before(net, k);
         work->norm = (struct norm){.kernels = net->kernels, .threads = net->threads, .x = input_of(net, node)};
         work->pool = (struct pool){
             .kernels = net->kernels, .threads = net->threads, .x = input_of(net, node), .y = output_of(net, node)};
@@ -601,12 +617,14 @@ static enum status backward_node(struct net *net, int k, const float *parameters
     return STATUS_OK;
 }
 
-enum status net_backward(struct net *net, const float *parameters, float *gradients)
+enum status net_backward(struct net *net, const float *parameters, float *gradients, const struct gradient_watch *watch)
 {
     for (int k = net->plan->nodes - 1; k >= 0; k--) {
         double start = clock_seconds();
         TRY(backward_node(net, k, parameters, gradients));
         net->backward_seconds[net->plan->node[k].layer] = clock_seconds() - start;
+        if (watch != NULL)
+            TRY(watch->ready(watch->context, net->work[k].complete_from));
     }
     return STATUS_OK;
 }

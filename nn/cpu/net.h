@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include "base/status.h"
+#include "nn/backend.h"
 #include "nn/model.h"
 
 struct net;
@@ -30,14 +31,17 @@ enum status net_to_canonical(struct net *net, const float *native, float *canoni
 /* images (batch, C, S, S) must stay in place until backward is done. `state` is updated. */
 enum status net_train(struct net *net, const float *parameters, float *state, const float *images) MUST_CHECK;
 enum status net_evaluate(struct net *net, const float *parameters, const float *state, const float *images) MUST_CHECK;
-/* After net_train(), with net_last_gradient() filled in: every element of `gradients` is written. */
-enum status net_backward(struct net *net, const float *parameters, float *gradients) MUST_CHECK;
+/* After net_train(), with net_last_gradient() filled in: every element of `gradients` is written. watch: NULL, or told after
+ * each layer. */
+enum status net_backward(struct net *net, const float *parameters, float *gradients,
+                         const struct gradient_watch *watch) MUST_CHECK;
 
 /* Output of the last layer and its gradient where that layer is linear: (batch, classes). */
 const float *net_last_output(const struct net *net);
 float *net_last_gradient(struct net *net);
 
-/* Seconds of the latest forward and backward pass, one for each layer; a fused ReLU counts with its batch norm. */
+/* Seconds of the latest forward and backward pass, one for each layer, without watching; a fused ReLU counts with its batch
+ * norm. */
 const double *net_forward_seconds(const struct net *net);
 const double *net_backward_seconds(const struct net *net);
 

@@ -299,13 +299,14 @@ static enum status put_step(struct passage *passage, const struct batch *batch, 
 }
 
 static enum status cuda_step(struct backend *backend, const float *parameters, float *state, const struct batch *batch,
-                             float *gradients)
+                             float *gradients, const struct gradient_watch *watch)
 {
     if (backend->put - backend->collected >= CUDA_SLOTS)
         return fail(STATUS_INTERNAL, "step: %d results are still to be collected", CUDA_SLOTS);
     if (batch->count != backend->batch)
         return fail(STATUS_INTERNAL, "step: %d images, but the backend was opened for %d", batch->count,
                     backend->batch);
+    (void)watch;
     TRY(cuda_input_check(backend->input, batch));
     TRY(cuda_device_use(backend->device));
     struct passage passage = {backend, {.parameters = parameters, .state = state, .gradients = gradients}};

@@ -86,6 +86,8 @@ enum status replay_model(const char *profile_path, struct model **model)
 struct backend {
     size_t parameters;
     uint64_t seed;
+    struct profile profile;
+    int batch;
     uint64_t forward_ns, backward_ns;
     const float *filled[ARENAS]; /* gradient arenas that have their values */
     int fills;
@@ -112,19 +114,24 @@ static enum status replay_open(const struct backend_request *request, struct bac
         profile_times(&profile, request->batch, &forward_s, &backward_s, &scaled);
         struct backend *backend = memory;
         *backend = (struct backend){.parameters = request->model->parameters,
+                                    .profile = profile,
+                                    .batch = request->batch,
                                     .seed = request->seed,
                                     .forward_ns = (uint64_t)(forward_s * 1e9),
                                     .backward_ns = (uint64_t)(backward_s * 1e9),
                                     .scaled_from = scaled ? profile.batch : 0};
         snprintf(backend->device, sizeof backend->device, "%s", profile.device);
         *out = backend;
+    } else {
+        profile_release(&profile);
     }
-    profile_release(&profile);
     return status;
 }
 
 static void replay_close(struct backend *backend)
 {
+    if (backend != NULL)
+        profile_release(&backend->profile);
     free(backend);
 }
 
@@ -151,15 +158,27 @@ static void sleep_until(uint64_t target_ns)
         clock_sleep_ns(target_ns - now);
 }
 
+/* Backward from `start_ns` on. What the watch does passes beside it, as on a device. */
+static enum status sleep_backward(const struct backend *backend, uint64_t start_ns, const struct gradient_watch *watch)
+{
+    for (size_t k = 0; watch != NULL && k < watch->cuts; k++) {
+        const double until_s = profile_backward_until(&backend->profile, backend->batch, watch->cut[k]);
+        sleep_until(start_ns + (uint64_t)(until_s * 1e9));
+        TRY(watch->ready(watch->context, watch->cut[k]));
+    }
+    sleep_until(start_ns + backend->backward_ns);
+    return watch != NULL ? watch->ready(watch->context, 0) : STATUS_OK;
+}
+
 static enum status replay_step(struct backend *backend, const float *parameters, float *state,
-                               const struct batch *batch, float *gradients)
+                               const struct batch *batch, float *gradients, const struct gradient_watch *watch)
 {
     (void)parameters, (void)state, (void)batch;
     fill_once(backend, gradients);
     uint64_t start = clock_ns();
     sleep_until(start + backend->forward_ns);
     uint64_t middle = clock_ns();
-    sleep_until(start + backend->forward_ns + backend->backward_ns); /* a late wake-up is not added up */
+    TRY(sleep_backward(backend, start + backend->forward_ns, watch)); /* a late wake-up is not added up */
     backend->result = (struct step_result){.forward_s = (double)(middle - start) * 1e-9,
                                            .backward_s = (double)(clock_ns() - middle) * 1e-9,
                                            .updates_finite = true};

@@ -67,6 +67,24 @@ Test(profile, layers)
     profile_release(&profile);
 }
 
+Test(profile, gradients_are_complete_from_the_end_on)
+{
+    struct profile profile;
+    EXPECT_OK(profile_parse(MODEL DEVICE LAYERS, "p.txt", &profile));
+    expect_time(0, profile_backward_until(&profile, 4, 300));
+    expect_time(1.5e-3, profile_backward_until(&profile, 4, 299));
+    expect_time(1.5e-3, profile_backward_until(&profile, 4, 100));
+    expect_time(3.5e-3, profile_backward_until(&profile, 4, 99));
+    expect_time(3.5e-3, profile_backward_until(&profile, 4, 0));
+    expect_time(7e-3, profile_backward_until(&profile, 8, 0));
+    profile_release(&profile);
+    EXPECT_OK(profile_parse(MODEL DEVICE STEP, "p.txt", &profile)); /* backward: 0.75 (36 + 4 * 4) ms */
+    expect_time(0, profile_backward_until(&profile, 4, 300));
+    expect_time(13e-3, profile_backward_until(&profile, 4, 200));
+    expect_time(39e-3, profile_backward_until(&profile, 4, 0));
+    profile_release(&profile);
+}
+
 Test(profile, optional_fields_are_zero)
 {
     struct profile profile;

@@ -126,6 +126,8 @@ Test(device, synchronous)
     same_as_host("--allreduce=rhd -n 3 --epochs=2 --bucket=tensor");
     same_as_host("--allreduce=hierarchical -n 4 --nodes=2x2 --epochs=2");
     same_as_host("--allreduce=naive -n 3 --epochs=1.2 --wire=f16");
+    same_as_host("--allreduce=rhd -n 2 --epochs=1.2 --bucket=tensor --overlap=none");
+    same_as_host("--allreduce=ring -n 3 --epochs=1.2 --bucket=tensor --wire=f16 --transport=tcp");
     same_as_host("--allreduce=double-binary-tree -n 5 --epochs=2 --transport=tcp");
 }
 
@@ -133,6 +135,8 @@ Test(device, double_buffered)
 {
     same_as_host("--allreduce=double-buffered -n 2 --epochs=2.3");
     same_as_host("--allreduce=double-buffered:inner=rhd -n 3 --epochs=1 --bucket=2000");
+    same_as_host("--allreduce=double-buffered -n 3 --epochs=1 --bucket=tensor");
+    same_as_host("--allreduce=double-buffered -n 2 --epochs=1 --bucket=tensor --overlap=none");
     same_as_host("--allreduce=double-buffered -n 2 --steps=1");
 }
 

@@ -258,6 +258,50 @@ Test(train, buckets_change_no_bit)
     json_decref(tensor);
 }
 
+/* With the same buckets. */
+static void overlap_changes_no_bit(const char *words)
+{
+    char all[200];
+    (void)snprintf(all, sizeof all, "%s --steps=4 --eval=never --bucket=tensor" SMALL, words);
+    json_t *none = summary_of(strcat(all, " --overlap=none"));
+    (void)strcpy(strrchr(all, '='), "=bucket");
+    json_t *bucket = summary_of(all);
+    cr_expect_str_eq(json_string_value(json_object_get(none, "overlap")), "none");
+    cr_expect_str_eq(json_string_value(json_object_get(bucket, "overlap")), "bucket");
+    static const char *const keys[] = {"parameter_hash", "state_hash", "loss_last"};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+        cr_expect(json_equal(json_object_get(none, keys[k]), json_object_get(bucket, keys[k])), "%s: %s", words,
+                  keys[k]);
+    cr_expect_eq(number(none, "bytes_sent_per_step"), number(bucket, "bytes_sent_per_step"));
+    cr_expect_leq(number(bucket, "compute_ms") + number(bucket, "exposed_ms"), number(bucket, "step_ms") * 1.000001);
+    cr_expect_leq(number(bucket, "comm_ms"), number(bucket, "step_ms") * 1.000001);
+    json_decref(none);
+    json_decref(bucket);
+}
+
+Test(train, overlap_changes_no_bit)
+{
+    overlap_changes_no_bit("--allreduce=ring -n 3");
+    overlap_changes_no_bit("--allreduce=rhd -n 2 --transport=tcp");
+    overlap_changes_no_bit("--allreduce=hierarchical -n 4 --nodes=2x2 --wire=bf16");
+    overlap_changes_no_bit("--allreduce=double-buffered -n 3");
+    overlap_changes_no_bit("--allreduce=double-buffered:inner=rhd -n 2 --transport=tcp");
+    overlap_changes_no_bit("--allreduce=allgather-reduce -n 3 --wire=top-k:ratio=0.1");
+    overlap_changes_no_bit("--allreduce=ring -n 1");
+}
+
+Test(train, overlap_is_taken_where_it_can_be)
+{
+    json_t *exact = summary_of("--allreduce=ring -n 2 --steps=1 --eval=never" SMALL);
+    json_t *gossip = summary_of("--allreduce=gossip -n 2 --steps=1 --eval=never" SMALL);
+    cr_expect_str_eq(json_string_value(json_object_get(exact, "overlap")), "bucket");
+    cr_expect_eq(number(exact, "bucket_bytes"), 4 << 20);
+    cr_expect_str_eq(json_string_value(json_object_get(gossip, "overlap")), "none");
+    cr_expect_eq(number(gossip, "bucket_bytes"), 0);
+    json_decref(exact);
+    json_decref(gossip);
+}
+
 Test(train, none_lets_workers_drift_apart)
 {
     json_t *summary = summary_of("--allreduce=none -n 3 --steps=3 --eval=never --out=run" SMALL);
@@ -369,7 +413,7 @@ static void reference_gradient(struct reference *reference, uint64_t step, float
         EXPECT_OK(data_train_batch(reference->data, &reference->order, step, r, reference->images, reference->labels));
         const struct batch batch = {.count = BATCH, .canonical = reference->images, .labels = reference->labels};
         EXPECT_OK(backend_cpu.step(reference->backend, reference->parameters, reference->state[r], &batch,
-                                   reference->gradient));
+                                   reference->gradient, NULL));
         EXPECT_OK(backend_cpu.collect(reference->backend, &result));
         for (size_t i = 0; i < count; i++)
             mean[i] = r == 0 ? reference->gradient[i] : mean[i] + reference->gradient[i];
@@ -476,6 +520,8 @@ Test(train, wrong_usage_is_said_in_one_line)
     expect_refused("--steps=2 --epochs=2" SMALL, 2, "one of them");
     expect_refused("--bucket=many" SMALL, 2, "--bucket=many");
     expect_refused("--device=tpu" SMALL, 2, "--device=tpu");
+    expect_refused("-n 2 --overlap=some" SMALL, 2, "--overlap=some");
+    expect_refused("-n 2 --allreduce=gossip --overlap=bucket --steps=1" SMALL, 2, "--overlap=none");
     expect_refused("-n 0" SMALL, 2, "workers");
     expect_refused("-n 2 --steps=1 --out=a --model=cnn --image-size=28 --batch=30001", 2, "60000");
     expect_refused("-n 2 --steps=1 --out=b --transport=loopback" SMALL, 2, "loopback");

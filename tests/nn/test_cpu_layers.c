@@ -141,7 +141,7 @@ static void run_layer(FILE *file, const struct layer_case *c, int threads)
 
     formula_fill(SEED_GRADIENT, 1, 0, result, out);
     net_write_last_gradient(net, result);
-    OK(net_backward(net, native, gradients));
+    OK(net_backward(net, native, gradients, NULL));
     if (image_gradient) {
         net_read_image_gradient(net, result);
         compare(file, "input_gradient", c, threads, result);

@@ -79,9 +79,59 @@ static struct step_result step(struct trainee *t)
 {
     const struct batch batch = images(t, 0, t->batch);
     struct step_result result;
-    OK(backend_cpu.step(t->backend, t->parameters, t->state, &batch, t->gradients));
+    OK(backend_cpu.step(t->backend, t->parameters, t->state, &batch, t->gradients, NULL));
     OK(backend_cpu.collect(t->backend, &result));
     return result;
+}
+
+/* ---- who is told of gradients ---- */
+
+struct told {
+    const struct trainee *trainee;
+    const float *final; /* NULL: only counted */
+    size_t offset, calls, changes;
+};
+
+static enum status told_of(void *context, size_t offset)
+{
+    struct told *told = context;
+    const size_t end = told->trainee->model->parameters;
+    cr_expect_leq(offset, told->offset);
+    told->changes += offset < told->offset;
+    told->offset = offset;
+    told->calls++;
+    cr_expect_arr_eq(told->trainee->gradients + offset, told->final + offset, (end - offset) * sizeof(float),
+                     "from %zu on", offset);
+    return STATUS_OK;
+}
+
+static enum status told_to_end(void *context, size_t offset)
+{
+    (void)context, (void)offset;
+    return fail(STATUS_TIMEOUT, "nobody listens");
+}
+
+Test(cpu, tells_how_far_the_gradients_are)
+{
+    struct step_result result;
+    struct trainee t = train_open("resnet18", 32, 2, 1);
+    (void)step(&t);
+    const size_t bytes = t.model->parameters * sizeof(float);
+    float *final = malloc(bytes);
+    cr_assert_not_null(final);
+    memcpy(final, t.gradients, bytes);
+    memset(t.gradients, 0xff, bytes); /* NaN */
+    struct told told = {.trainee = &t, .final = final, .offset = t.model->parameters};
+    struct gradient_watch watch = {.context = &told, .ready = told_of};
+    const struct batch batch = images(&t, 0, t.batch);
+    OK(backend_cpu.step(t.backend, t.parameters, t.state, &batch, t.gradients, &watch));
+    OK(backend_cpu.collect(t.backend, &result));
+    cr_expect_eq(told.offset, 0);
+    cr_expect_geq(told.changes, 38, "%zu", told.changes); /* 41 layers have some; 3 stand beside residual branches */
+    watch.ready = told_to_end;
+    cr_expect_eq(backend_cpu.step(t.backend, t.parameters, t.state, &batch, t.gradients, &watch), STATUS_TIMEOUT);
+    free(final);
+    train_close(&t);
 }
 
 /* m = momentum m + g + decay w; w -= lr m */
@@ -359,9 +409,9 @@ Test(cpu_train, wrong_requests_are_refused)
     t.labels[1] = 10;
     struct step_result result;
     const struct batch bad = images(&t, 0, 2), small = images(&t, 0, 1);
-    cr_expect_eq(backend_cpu.step(t.backend, t.parameters, t.state, &bad, t.gradients), STATUS_FORMAT);
+    cr_expect_eq(backend_cpu.step(t.backend, t.parameters, t.state, &bad, t.gradients, NULL), STATUS_FORMAT);
     cr_expect_eq(backend_cpu.collect(t.backend, &result), STATUS_INTERNAL, "a step that failed has no result");
-    cr_expect_eq(backend_cpu.step(t.backend, t.parameters, t.state, &small, t.gradients), STATUS_INTERNAL);
+    cr_expect_eq(backend_cpu.step(t.backend, t.parameters, t.state, &small, t.gradients, NULL), STATUS_INTERNAL);
     train_close(&t);
 }
 

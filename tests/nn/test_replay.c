@@ -35,7 +35,7 @@ static void profile_is(const char *text)
 static struct step_result one_step(struct backend *backend, float *gradients)
 {
     struct step_result result;
-    EXPECT_OK(backend_replay.step(backend, NULL, NULL, NULL, gradients));
+    EXPECT_OK(backend_replay.step(backend, NULL, NULL, NULL, gradients, NULL));
     EXPECT_OK(backend_replay.collect(backend, &result));
     return result;
 }

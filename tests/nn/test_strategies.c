@@ -325,3 +325,23 @@ Test(buckets, are_whole_tensors_from_the_end)
     expect_buckets(96, 2, (const struct bucket[]){{16, 24}, {0, 16}});
     expect_buckets(1 << 20, 1, (const struct bucket[]){{0, 40}});
 }
+
+Test(buckets, the_first_is_smaller)
+{
+    enum { MEBI = (1 << 20) / sizeof(float) };
+    static struct tensor tensors_of_512_kib[9];
+    struct model large = {.tensor = tensors_of_512_kib, .tensors = 9, .parameters = 9 * MEBI / 2};
+    for (size_t t = 0; t < 9; t++)
+        tensors_of_512_kib[t] = (struct tensor){.offset = t * MEBI / 2, .count = MEBI / 2};
+    static const size_t bytes[] = {BUCKET_FIRST, 3 << 19, 2 << 20, BUCKET_WHOLE};
+    static const size_t first[] = {2, 2, 2, 9}, second[] = {2, 3, 4, 0};
+    for (size_t k = 0; k < 4; k++) {
+        struct bucket *buckets = NULL;
+        size_t made = 0;
+        EXPECT_OK(bucket_cut(&large, bytes[k], &buckets, &made));
+        cr_assert_not_null(buckets);
+        cr_expect_eq(buckets[0].count, first[k] * MEBI / 2);
+        cr_expect(second[k] == 0 ? made == 1 : buckets[1].count == second[k] * MEBI / 2);
+        free(buckets);
+    }
+}

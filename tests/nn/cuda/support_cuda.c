@@ -196,7 +196,7 @@ struct step_result rig_step(struct rig *rig)
 {
     struct step_result result;
     const struct batch batch = rig_batch(rig, rig->batch);
-    OK(rig->ops->step(rig->backend, rig->parameters, rig->state, &batch, rig->gradients));
+    OK(rig->ops->step(rig->backend, rig->parameters, rig->state, &batch, rig->gradients, NULL));
     OK(rig->ops->collect(rig->backend, &result));
     return result;
 }

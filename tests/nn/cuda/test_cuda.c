@@ -321,10 +321,10 @@ Test(cuda, two_steps_are_under_way_and_no_more)
     rig_fill(&rig, 2);
     const struct batch batch = rig_batch(&rig, 2);
     cr_expect_eq(rig.ops->collect(rig.backend, &result), STATUS_INTERNAL);
-    OK(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients));
+    OK(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients, NULL));
     rig_update(&rig, &usual);
-    OK(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients));
-    cr_expect_eq(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients), STATUS_INTERNAL);
+    OK(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients, NULL));
+    cr_expect_eq(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients, NULL), STATUS_INTERNAL);
     double sum;
     size_t correct;
     cr_expect_eq(rig.ops->evaluate(rig.backend, rig.parameters, rig.state, &batch, &sum, &correct), STATUS_INTERNAL);
@@ -390,7 +390,7 @@ Test(cuda, a_batch_may_be_written_over_once_it_is_collected)
                 images[i] = rig.images[i] * (float)(k + 1);
             struct step_result result;
             if (k < 3)
-                OK(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients));
+                OK(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients, NULL));
             if (k >= lagging) {
                 OK(rig.ops->collect(rig.backend, &result));
                 loss[lagging][k - lagging] = result.loss;
@@ -691,15 +691,15 @@ Test(cuda, labels_and_boxes_are_checked)
     rig_fill(&rig, 1);
     struct batch batch = rig_batch(&rig, 2);
     rig.labels[1] = 10;
-    cr_expect_eq(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients), STATUS_FORMAT);
+    cr_expect_eq(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients, NULL), STATUS_FORMAT);
     rig.labels[1] = 9;
     batch.count = 1;
-    cr_expect_eq(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients), STATUS_INTERNAL);
+    cr_expect_eq(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients, NULL), STATUS_INTERNAL);
     const struct image_box outside[2] = {{0, 0, 4, 4, false}, {1, 0, 4, 4, false}};
     static const uint8_t pixels[2 * 4 * 4];
     const struct stored_images stored = {.bytes = pixels, .height = 4, .width = 4, .channels = 1, .box = outside};
     batch = (struct batch){.count = 2, .stored = &stored, .labels = rig.labels};
-    cr_expect_eq(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients), STATUS_FORMAT);
+    cr_expect_eq(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients, NULL), STATUS_FORMAT);
     rig_close(&rig);
     model_destroy(model);
 }

@@ -14,6 +14,7 @@ struct backend {
     struct backend *cpu;
     uint64_t put, done, collected; /* steps */
     struct step_result result[SLOTS];
+    float *own;  /* gradients of a step that is watched, until its pieces appear in the arena */
     bool finite; /* what updates have read so far */
 };
 
@@ -34,11 +35,15 @@ static enum status open_backend(const struct backend_request *request, struct ba
     made->model = request->model;
     made->device = request->device;
     made->finite = true;
+    TRY(memory_zeroed(&memory, request->model->parameters, sizeof(float)));
+    made->own = memory;
     const enum status status = backend_cpu.open(&cpu, &made->cpu);
-    if (status < 0)
+    if (status < 0) {
+        free(made->own);
         free(made);
-    else
+    } else {
         *backend = made;
+    }
     return status;
 }
 
@@ -48,6 +53,7 @@ static void close_backend(struct backend *backend)
         return;
     toy_finish(backend->device);
     backend_cpu.close(backend->cpu);
+    free(backend->own);
     free(backend);
 }
 
@@ -69,7 +75,7 @@ struct step {
     struct toy_work work;
     struct backend *backend;
     const float *parameters;
-    float *state, *gradients;
+    float *state, *gradients; /* gradients NULL: the backend's own */
     struct batch batch;
 };
 
@@ -86,11 +92,11 @@ static void run_step(struct toy_work *work)
     struct backend *backend = step->backend;
     const struct model *model = backend->model;
     struct step_result *result = &backend->result[backend->done % SLOTS];
-    float *gradients = floats(step->gradients, model->parameters);
+    float *gradients = step->gradients != NULL ? floats(step->gradients, model->parameters) : backend->own;
     if (toy_touch(step->batch.canonical, 1, true) == NULL || toy_touch(step->batch.labels, 1, true) == NULL)
         toy_fault("images in memory that is not pinned");
     must(backend_cpu.step(backend->cpu, floats(step->parameters, model->parameters), floats(step->state, model->state),
-                          &step->batch, gradients));
+                          &step->batch, gradients, NULL));
     must(backend_cpu.collect(backend->cpu, result));
     result->updates_finite = backend->finite;
     if ((long long)backend->done == toy_settings()->nan && toy_local_rank(backend->device) == 0)
@@ -98,8 +104,40 @@ static void run_step(struct toy_work *work)
     backend->done++;
 }
 
+/* A piece of the gradients appears in the arena, which until then holds what the last exchange has left there. */
+struct piece {
+    struct toy_work work;
+    const float *from;
+    float *gradients;
+    size_t begin, end;
+};
+
+static void run_piece(struct toy_work *work)
+{
+    const struct piece *piece = (struct piece *)work;
+    float *to = floats(piece->gradients + piece->begin, piece->end - piece->begin);
+    memcpy(to, piece->from + piece->begin, (piece->end - piece->begin) * sizeof *to);
+}
+
+static enum status put_pieces(struct backend *backend, float *gradients, const struct gradient_watch *watch)
+{
+    size_t end = backend->model->parameters;
+    for (size_t k = 0; k <= watch->cuts; k++) {
+        void *memory = NULL;
+        const size_t begin = k < watch->cuts ? watch->cut[k] : 0;
+        TRY(memory_zeroed(&memory, 1, sizeof(struct piece)));
+        struct piece *piece = memory;
+        *piece = (struct piece){
+            .work = {.run = run_piece}, .from = backend->own, .gradients = gradients, .begin = begin, .end = end};
+        toy_put(backend->device, &piece->work);
+        TRY(watch->ready(watch->context, begin));
+        end = begin;
+    }
+    return STATUS_OK;
+}
+
 static enum status put_step(struct backend *backend, const float *parameters, float *state, const struct batch *batch,
-                            float *gradients)
+                            float *gradients, const struct gradient_watch *watch)
 {
     if ((long long)backend->put == toy_settings()->end)
         return fail(STATUS_IO, "device cuda: the toy is lost");
@@ -112,11 +150,11 @@ static enum status put_step(struct backend *backend, const float *parameters, fl
                           .backend = backend,
                           .parameters = parameters,
                           .state = state,
-                          .gradients = gradients,
+                          .gradients = watch == NULL ? gradients : NULL,
                           .batch = *batch};
     toy_put(backend->device, &step->work);
     backend->put++;
-    return STATUS_OK;
+    return watch != NULL ? put_pieces(backend, gradients, watch) : STATUS_OK;
 }
 
 static enum status collect(struct backend *backend, struct step_result *result)
