@@ -13,6 +13,7 @@
 #include "comm/host.h"
 #include "experiments/library.h"
 #include "experiments/program.h"
+#include "experiments/recipe.h"
 #include "experiments/worker.h"
 #include "nn/exchange.h"
 #include "nn/train.h"
@@ -23,7 +24,10 @@ static const char head[] = "usage: chorale train --allreduce=SPEC -n N [options]
 static const struct option options_table[] = {
     {.key = "allreduce", .type = OPTION_SPEC, .default_text = "ring", .help = "algorithm or strategy (chorale list)"},
     WORKER_OPTION_COUNT,
-    {.key = "model", .type = OPTION_CHOICE, .choices = "resnet50|resnet18|cnn", .help = "network (default resnet50)"},
+    {.key = "recipe",
+     .type = OPTION_STRING,
+     .help = "file of options, one key=value a line (experiments/recipes/); the command line wins"},
+    {.key = "model", .type = OPTION_CHOICE, .choices = MODEL_NAMES, .help = "network (default resnet50)"},
     {.key = "data",
      .type = OPTION_STRING,
      .help = "data set, its format found out or FORMAT:PATH, or synthetic (default Debian's dataset-fashion-mnist); "
@@ -64,7 +68,14 @@ static const struct option options_table[] = {
      .default_text = "0.1",
      .min = 0,
      .max = 1e6,
-     .help = "learning rate for 256 images of global batch, scaled linearly"},
+     .help = "learning rate for --lr-batch images of global batch, scaled linearly"},
+    {.key = "lr-batch",
+     .type = OPTION_INT,
+     .default_text = "256",
+     .unit = "images",
+     .min = 0,
+     .max = 1e9,
+     .help = "of all workers, that --lr is for; 0: --lr is not scaled"},
     {.key = "momentum", .type = OPTION_REAL, .default_text = "0.9", .min = 0, .max = 1, .help = "of SGD"},
     {.key = "weight-decay",
      .type = OPTION_REAL,
@@ -72,15 +83,50 @@ static const struct option options_table[] = {
      .min = 0,
      .max = 1,
      .help = "of convolution and linear weights"},
+    {.key = "zero-gamma",
+     .type = OPTION_CHOICE,
+     .default_text = "yes",
+     .choices = "yes|no",
+     .help = "the last batch norm of each residual block starts at 0 (torchvision: zero_init_residual)"},
     {.key = "warmup-steps",
      .type = OPTION_INT,
      .default_text = "0",
      .min = 0,
      .max = 1e12,
      .help = "the learning rate rises linearly over these"},
+    {.key = "warmup-epochs", .type = OPTION_REAL, .min = 0, .max = 1e6, .help = "instead of --warmup-steps"},
+    {.key = "warmup-lr",
+     .type = OPTION_REAL,
+     .default_text = "0",
+     .min = 0,
+     .max = 1e6,
+     .help = "the rate it rises from, not scaled with the batch"},
+    {.key = "lr-schedule",
+     .type = OPTION_CHOICE,
+     .default_text = "step",
+     .choices = "constant|step|cosine|polynomial",
+     .help = "of the learning rate after the warm-up, until the end of the run"},
     {.key = "decay-epochs",
      .type = OPTION_STRING,
-     .help = "the learning rate falls to a tenth after each (default 30,60,80 of 90, scaled to --epochs)"},
+     .help = "step: the learning rate falls after each (default 30,60,80 of 90, scaled to --epochs)"},
+    {.key = "decay-factor",
+     .type = OPTION_REAL,
+     .default_text = "0.1",
+     .min = 0,
+     .max = 1,
+     .help = "step: by this factor"},
+    {.key = "lr-end",
+     .type = OPTION_REAL,
+     .default_text = "0",
+     .min = 0,
+     .max = 1e6,
+     .help = "cosine, polynomial: the rate at the end of the run, not scaled with the batch"},
+    {.key = "lr-power",
+     .type = OPTION_REAL,
+     .default_text = "2",
+     .min = 0,
+     .max = 100,
+     .help = "polynomial: its exponent"},
     {.key = "bucket",
      .type = OPTION_STRING,
      .help = "exchange in pieces of whole tensors up to this many bytes; tensor: one by one; 0 or all: all at once "
@@ -230,6 +276,50 @@ static enum status read_device(const struct option_values *options, struct plan 
     return read_kernels(options, plan);
 }
 
+static enum rate_schedule schedule_of(const struct option_values *options)
+{
+    enum rate_schedule schedule = RATE_CONSTANT;
+    while (strcmp(rate_schedule_name(schedule), option_text(options, "lr-schedule")) != 0)
+        schedule++;
+    return schedule;
+}
+
+/* What a schedule does not have is not ignored. */
+static enum status check_schedule(const struct option_values *options)
+{
+    static const struct {
+        const char *key;
+        unsigned schedules; /* that have it */
+    } owned[] = {
+        {"decay-epochs", 1U << RATE_STEP},
+        {"decay-factor", 1U << RATE_STEP},
+        {"lr-end", 1U << RATE_COSINE | 1U << RATE_POLYNOMIAL},
+        {"lr-power", 1U << RATE_POLYNOMIAL},
+    };
+    const enum rate_schedule schedule = schedule_of(options);
+    for (size_t k = 0; k < sizeof owned / sizeof owned[0]; k++)
+        if (option_given(options, owned[k].key) && (owned[k].schedules >> schedule & 1) == 0)
+            return fail(STATUS_USAGE, "--%s: --lr-schedule=%s has no such thing: leave it out", owned[k].key,
+                        rate_schedule_name(schedule));
+    if (option_given(options, "warmup-lr") && !option_given(options, "warmup-steps") &&
+        !option_given(options, "warmup-epochs"))
+        return fail(STATUS_USAGE, "--warmup-lr: there is no warm-up: give --warmup-steps or --warmup-epochs, too");
+    return STATUS_OK;
+}
+
+static const struct recipe_instead instead[] = {{"steps", "epochs"}, {"warmup-steps", "warmup-epochs"}};
+enum { INSTEAD = sizeof instead / sizeof instead[0] };
+
+static enum status read_recipe(struct option_values *options)
+{
+    if (option_given(options, "recipe"))
+        TRY(recipe_read(option_text(options, "recipe"), instead, INSTEAD, options));
+    for (size_t k = 0; k < INSTEAD; k++)
+        if (option_given(options, instead[k].one) && option_given(options, instead[k].other))
+            return fail(STATUS_USAGE, "--%s and --%s: give one of them", instead[k].one, instead[k].other);
+    return STATUS_OK;
+}
+
 static enum status read_bucket(const char *text, size_t *bucket)
 {
     *bucket = BUCKET_USUAL;
@@ -258,9 +348,9 @@ static enum status read_plan(struct option_values *options, struct plan *plan)
 {
     struct inject inject;
     *plan = (struct plan){.options = options};
+    TRY(read_recipe(options));
     TRY(program_spec(option_text(options, "allreduce"), &plan->spec));
-    if (option_given(options, "steps") && option_given(options, "epochs"))
-        return fail(STATUS_USAGE, "--steps and --epochs: give one of them");
+    TRY(check_schedule(options));
     if (option_given(options, "inject"))
         TRY(inject_parse(option_text(options, "inject"), &inject));
     TRY(read_bucket(option_text(options, "bucket"), &plan->bucket));
@@ -328,6 +418,22 @@ static void say_exchange(const struct train_start *start)
     printf(", overlap %s\n", start->overlaps ? "bucket" : "none");
 }
 
+/* The rate that a step takes is for the images of all workers together. */
+static void say_rate(const struct train_start *start)
+{
+    const struct train_request *request = start->request;
+    const struct learning_rate *rate = start->rate;
+    printf("%llu steps, global batch %zu, lr %g", (unsigned long long)start->steps, rate->global_batch, rate->rate);
+    if (rate->images > 0)
+        printf(" for %zu images: %g for %zu", rate->images, learning_rate_scaled(rate), rate->global_batch);
+    printf(", %s", rate_schedule_name(rate->schedule));
+    if (rate->schedule == RATE_COSINE || rate->schedule == RATE_POLYNOMIAL)
+        printf(" to %g", rate->end);
+    printf(", warm-up %llu steps, momentum %g, weight decay %g, seed %llu%s%s\n", (unsigned long long)rate->warmup,
+           request->momentum, request->weight_decay, (unsigned long long)request->seed,
+           request->recipe != NULL ? ", recipe " : "", request->recipe != NULL ? request->recipe : "");
+}
+
 static void say_start(void *context, const struct train_start *start)
 {
     (void)context;
@@ -340,9 +446,7 @@ static void say_start(void *context, const struct train_start *start)
            model->parameters, model->image_size, model->image_size, request->batch, request->backend->name,
            request->profile != NULL ? " of " : "", request->profile != NULL ? request->profile : "", request->threads,
            request->threads > 1 ? "s" : "");
-    printf("%llu steps, lr %g per 256 images, momentum %g, weight decay %g, warm-up %llu steps, seed %llu\n",
-           (unsigned long long)start->steps, request->lr, request->momentum, request->weight_decay,
-           (unsigned long long)request->warmup_steps, (unsigned long long)request->seed);
+    say_rate(start);
     say_exchange(start);
     say_data(start);
     say_device(start);
@@ -365,7 +469,8 @@ static void say_progress(void *context, const struct train_progress *progress)
         *said_ns = now;
         printf("step %llu of %llu", (unsigned long long)progress->step, (unsigned long long)progress->steps);
         if (progress->loss > 0) /* an emulated device learns nothing */
-            printf(", loss %.4f", progress->loss);
+            printf(", loss %.4f of rank 0, lr %.4g for %zu images", progress->loss, progress->rate,
+                   progress->global_batch);
         if (progress->images_per_s > 0)
             printf(", %.1f images/s, %.0f s left", progress->images_per_s, progress->left_s);
         printf("\n");
@@ -385,7 +490,8 @@ static void say_summary(const struct train_summary *summary, bool replayed)
     else
         printf("what was sent only the library knows");
     if (!replayed)
-        printf("; mean loss of first and last steps %.4f -> %.4f", summary->loss_first, summary->loss_last);
+        printf("; mean loss of all workers, first and last steps: %.4f -> %.4f", summary->loss_first,
+               summary->loss_last);
     if (isfinite(summary->top1))
         printf(", top-1 %.4f", summary->top1);
     if (summary->wire.infinite > 0 || summary->wire.nan > 0)
@@ -486,9 +592,18 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .steps = (uint64_t)option_int(options, "steps"),
         .epochs = option_given(options, "epochs") ? option_real(options, "epochs") : 1,
         .lr = option_real(options, "lr"),
+        .lr_images = (size_t)option_int(options, "lr-batch"),
         .momentum = option_real(options, "momentum"),
         .weight_decay = option_real(options, "weight-decay"),
+        .schedule = schedule_of(options),
+        .warmup_lr = option_real(options, "warmup-lr"),
+        .lr_end = option_real(options, "lr-end"),
+        .lr_power = option_real(options, "lr-power"),
+        .decay_factor = option_real(options, "decay-factor"),
         .warmup_steps = (uint64_t)option_int(options, "warmup-steps"),
+        .warmup_epochs = option_given(options, "warmup-epochs") ? option_real(options, "warmup-epochs") : 0,
+        .zero_gamma = strcmp(option_text(options, "zero-gamma"), "yes") == 0,
+        .recipe = option_text(options, "recipe"),
         .decay_epochs = option_text(options, "decay-epochs"),
         .bucket = plan->bucket,
         .overlap = overlap_of(options),

@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "comm/job.h"
-#include "nn/optimizer.h"
+#include "nn/learning_rate.h"
 
 /* The folder of a run. `out` as the user gave it: refused when it holds a run already, or another one writes there; made
  * when it is not there. NULL: a fresh results/train-DATE-N. `folder` gets the name, `log` metrics.jsonl, open and locked;

@@ -20,15 +20,19 @@ struct family {
 };
 
 static const struct family families[] = {
-    {"resnet50", 32, resnet50_layers},
     {"resnet18", 32, resnet18_layers},
+    {"resnet34", 32, resnet34_layers},
+    {"resnet50", 32, resnet50_layers},
+    {"resnet101", 32, resnet101_layers},
+    {"resnet152", 32, resnet152_layers},
+    {"vgg16", 32, vgg16_layers},
     {"cnn", 8, cnn_layers},
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 
 const char *model_names(void)
 {
-    return "resnet50|resnet18|cnn";
+    return MODEL_NAMES;
 }
 
 static enum status unknown_name(const char *name)
@@ -192,6 +196,16 @@ int build_conv(struct build *build, int input, const char *name, int out_channel
     return newest(build);
 }
 
+int build_conv_bias(struct build *build, int input, const char *name, int out_channels, int kernel, int stride)
+{
+    const int conv = build_conv(build, input, name, out_channels, kernel, stride);
+    if (build->status >= 0) {
+        build->model->layer[conv].bias = true;
+        add_tensor(build, "bias", (size_t)out_channels, false);
+    }
+    return newest(build);
+}
+
 int build_batch_norm(struct build *build, int input, const char *name, bool zero_gamma)
 {
     struct layer *layer = add_layer(build, LAYER_BATCH_NORM, name, input);
@@ -225,20 +239,35 @@ int build_add_relu(struct build *build, int input, int second, const char *name)
     return newest(build);
 }
 
-int build_max_pool(struct build *build, int input, const char *name)
+static int add_max_pool(struct build *build, int input, const char *name, int kernel, int padding)
 {
     struct layer *layer = add_layer(build, LAYER_MAX_POOL, name, input);
     if (layer)
-        set_window(layer, 3, 2, 1);
+        set_window(layer, kernel, 2, padding);
+    return newest(build);
+}
+
+int build_max_pool(struct build *build, int input, const char *name)
+{
+    return add_max_pool(build, input, name, 3, 1);
+}
+
+int build_max_pool_2x2(struct build *build, int input, const char *name)
+{
+    return add_max_pool(build, input, name, 2, 0);
+}
+
+int build_average_pool_to(struct build *build, int input, const char *name, int side)
+{
+    struct layer *layer = add_layer(build, LAYER_AVERAGE_POOL, name, input);
+    if (layer)
+        layer->out_height = layer->out_width = side;
     return newest(build);
 }
 
 int build_average_pool(struct build *build, int input, const char *name)
 {
-    struct layer *layer = add_layer(build, LAYER_AVERAGE_POOL, name, input);
-    if (layer)
-        layer->out_height = layer->out_width = 1;
-    return newest(build);
+    return build_average_pool_to(build, input, name, 1);
 }
 
 int build_linear(struct build *build, int input, const char *name, int outputs)
@@ -252,6 +281,14 @@ int build_linear(struct build *build, int input, const char *name, int outputs)
         add_tensor(build, "bias", (size_t)outputs, false);
     }
     return newest(build);
+}
+
+int build_linear_normal(struct build *build, int input, const char *name, int outputs, double deviation)
+{
+    const int linear = build_linear(build, input, name, outputs);
+    if (build->status >= 0)
+        build->model->layer[linear].deviation = deviation;
+    return linear;
 }
 
 /* ---- initial values ---- */
@@ -274,20 +311,36 @@ static void fill_uniform(float *values, size_t count, double bound, uint64_t key
         values[i] = (float)(bound * (2 * rng_uniform(key, i) - 1));
 }
 
+void model_without_zero_gamma(struct model *model)
+{
+    for (int k = 0; k < model->layers; k++)
+        model->layer[k].zero_gamma = false;
+}
+
 static void initialise_tensor(const struct model *model, int t, uint64_t seed, float *values)
 {
     const struct tensor *tensor = &model->tensor[t];
     const struct layer *layer = &model->layer[tensor->layer];
+    const bool first = t == layer->first_tensor;
     uint64_t key = rng_key(seed, "initial values", (uint64_t)t, 0);
     switch (layer->kind) {
     case LAYER_CONV:
-        fill_normal(values, tensor->count, sqrt(2.0 / (layer->kernel * layer->kernel * layer->out_channels)), key);
+        if (first)
+            fill_normal(values, tensor->count, sqrt(2.0 / (layer->kernel * layer->kernel * layer->out_channels)), key);
+        else
+            fill(values, tensor->count, 0.0F);
         break;
     case LAYER_LINEAR:
-        fill_uniform(values, tensor->count, 1.0 / sqrt(layer->in_channels * layer->in_height * layer->in_width), key);
+        if (layer->deviation == 0)
+            fill_uniform(values, tensor->count, 1.0 / sqrt(layer->in_channels * layer->in_height * layer->in_width),
+                         key);
+        else if (first)
+            fill_normal(values, tensor->count, layer->deviation, key);
+        else
+            fill(values, tensor->count, 0.0F);
         break;
     case LAYER_BATCH_NORM:
-        fill(values, tensor->count, t == layer->first_tensor && !layer->zero_gamma ? 1.0F : 0.0F);
+        fill(values, tensor->count, first && !layer->zero_gamma ? 1.0F : 0.0F);
         break;
     case LAYER_RELU:
     case LAYER_ADD_RELU:

@@ -2,61 +2,8 @@
 #include "nn/optimizer.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/memory.h"
-#include "base/text.h"
-
-/* ---- learning rate ---- */
-
-double learning_rate_at(const struct learning_rate *rate, uint64_t step)
-{
-    double value = rate->rate * (double)rate->global_batch / 256;
-    if (step < rate->warmup)
-        value *= (double)(step + 1) / (double)rate->warmup;
-    for (int k = 0; k < rate->milestones; k++)
-        value *= step >= rate->milestone[k] ? 0.1 : 1;
-    return value;
-}
-
-static enum status bad_milestones(const char *epochs)
-{
-    return fail(STATUS_USAGE, "decay epochs %s: at most %d rising positive numbers, like 30,60,80, or nothing", epochs,
-                MILESTONES_MOST);
-}
-
-enum status learning_rate_milestones(struct learning_rate *rate, const char *epochs, double steps_per_epoch)
-{
-    rate->milestones = 0;
-    double last = 0;
-    for (const char *next = epochs; *next != '\0';) {
-        char number[32];
-        size_t length = strcspn(next, ",");
-        double epoch = 0;
-        if (length >= sizeof number || rate->milestones == MILESTONES_MOST)
-            return bad_milestones(epochs);
-        memcpy(number, next, length);
-        number[length] = '\0';
-        next += length;
-        bool more = *next == ',';
-        if (parse_real(number, &epoch) < 0 || !(epoch > last) || epoch > 1e9 || (more && next[1] == '\0'))
-            return bad_milestones(epochs);
-        next += more;
-        last = epoch;
-        rate->milestone[rate->milestones++] = (uint64_t)(epoch * steps_per_epoch);
-    }
-    return STATUS_OK;
-}
-
-void learning_rate_usual_milestones(struct learning_rate *rate, uint64_t steps)
-{
-    static const int epochs[] = {30, 60, 80};
-    rate->milestones = sizeof epochs / sizeof epochs[0];
-    for (int k = 0; k < rate->milestones; k++)
-        rate->milestone[k] = (uint64_t)((double)steps * epochs[k] / 90);
-}
-
-/* ---- updates ---- */
 
 /* Neighbouring tensors with the same decay are one run. */
 struct run {

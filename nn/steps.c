@@ -164,6 +164,8 @@ void trainer_tell(struct trainer *trainer, uint64_t step, bool evaluated)
         .steps = trainer->steps,
         .epoch = (double)(step + 1) / (double)trainer->steps_per_epoch,
         .loss = trainer->row[step % 2].loss,
+        .rate = learning_rate_at(&trainer->rate, step),
+        .global_batch = trainer->rate.global_batch,
         .images_per_s = step_s > 0 ? (double)trainer->rate.global_batch / step_s : 0,
         .left_s = (double)(trainer->steps - step - 1) * step_s,
         .evaluated = evaluated,

@@ -220,6 +220,19 @@ static json_t *inject_json(const struct inject *inject)
     return value;
 }
 
+/* What the learning rate was for the global batch, and how it went on. */
+static json_t *rate_json(const struct learning_rate *rate)
+{
+    json_t *milestones = json_array();
+    for (int k = 0; rate->schedule == RATE_STEP && k < rate->milestones; k++)
+        (void)json_array_append_new(milestones, json_integer((json_int_t)rate->milestone[k]));
+    return json_pack("{ss so sI sI sI so so so so so}", "schedule", rate_schedule_name(rate->schedule), "scaled",
+                     json_number(learning_rate_scaled(rate)), "global_batch", (json_int_t)rate->global_batch,
+                     "lr_batch", (json_int_t)rate->images, "warmup_steps", (json_int_t)rate->warmup, "warmup_lr",
+                     json_number(rate->warmup_from), "end", json_number(rate->end), "power", json_number(rate->power),
+                     "decay_factor", json_number(rate->factor), "decay_steps", milestones);
+}
+
 /* What was asked for. */
 static json_t *settings_json(const struct trainer *trainer, size_t skip)
 {
@@ -233,7 +246,7 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
         (json_int_t)trainer->steps, "parameters", (json_int_t)trainer->model->parameters, "epochs",
         json_number((double)trainer->steps / (double)trainer->steps_per_epoch), "lr", json_number(request->lr),
         "momentum", json_number(request->momentum), "weight_decay", json_number(request->weight_decay), "warmup_steps",
-        (json_int_t)request->warmup_steps, "batch", request->batch, "threads", request->threads, "image_size",
+        (json_int_t)trainer->rate.warmup, "batch", request->batch, "threads", request->threads, "image_size",
         trainer->model->image_size, "global_batch", (json_int_t)trainer->rate.global_batch, "bucket_bytes",
         bucket_json(trainer->bucket), "exact", trainer->exact, "batch_norm_statistics",
         trainer->exact ? "averaged" : "local", "nodes", text_string(&nodes), "transport", comm_transport(request->comm),
@@ -250,6 +263,9 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
          json_object_set_new(object, "overlap", json_string(trainer->overlaps ? "bucket" : "none")) != 0 ||
          json_object_set_new(object, "precision", json_string(precision_name(request->precision))) != 0 ||
          json_object_set_new(object, "loss_scale", json_number(loss_scale)) != 0 ||
+         json_object_set_new(object, "learning_rate", rate_json(&trainer->rate)) != 0 ||
+         json_object_set_new(object, "zero_gamma", json_boolean(request->zero_gamma)) != 0 ||
+         json_object_set_new(object, "recipe", text_json(request->recipe)) != 0 ||
          json_object_set_new(object, "label_smoothing", json_number(request->label_smoothing)) != 0 ||
          json_object_set_new(object, "workers_per_card", sharers_json(trainer)) != 0 ||
          json_object_set_new(object, "deterministic", json_boolean(request->deterministic)) != 0 ||

@@ -46,7 +46,10 @@ static enum status make_model(struct trainer *trainer)
                                           .augment = request->augment};
         TRY(data_open(&data, &trainer->data));
         TRY(compare_data(trainer));
-        return model_create(name, data_classes(trainer->data), request->image_size, &trainer->model);
+        TRY(model_create(name, data_classes(trainer->data), request->image_size, &trainer->model));
+        if (!request->zero_gamma)
+            model_without_zero_gamma(trainer->model);
+        return STATUS_OK;
     }
     TRY(replay_model(request->profile, &trainer->model));
     if (request->model != NULL && strcmp(request->model, trainer->model->name) != 0)
@@ -55,7 +58,31 @@ static enum status make_model(struct trainer *trainer)
     return STATUS_OK;
 }
 
-/* How long the run is, in steps, and when the learning rate changes. */
+/* When the learning rate changes. The length of the run is known. */
+static enum status make_rate(struct trainer *trainer, size_t global_batch)
+{
+    const struct train_request *request = trainer->request;
+    const double epoch = (double)trainer->steps_per_epoch;
+    trainer->rate = (struct learning_rate){
+        .schedule = request->schedule,
+        .rate = request->lr,
+        .images = request->lr_images,
+        .global_batch = global_batch,
+        .warmup = request->warmup_epochs > 0 ? (uint64_t)(request->warmup_epochs * epoch) : request->warmup_steps,
+        .warmup_from = request->warmup_lr,
+        .steps = trainer->steps,
+        .end = request->lr_end,
+        .power = request->lr_power,
+        .factor = request->decay_factor};
+    if (request->decay_epochs != NULL)
+        return learning_rate_milestones(&trainer->rate, request->decay_epochs, epoch);
+    if (request->steps > 0)
+        return learning_rate_milestones(&trainer->rate, "30,60,80", epoch);
+    learning_rate_usual_milestones(&trainer->rate, trainer->steps);
+    return STATUS_OK;
+}
+
+/* How long the run is, in steps, and the learning rate of each. */
 static enum status make_plan(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
@@ -80,14 +107,7 @@ static enum status make_plan(struct trainer *trainer)
         trainer->steps_per_epoch = 1; /* nothing is read */
     double epochs = request->epochs * (double)trainer->steps_per_epoch;
     trainer->steps = request->steps > 0 ? request->steps : (uint64_t)ceil(epochs);
-    trainer->rate =
-        (struct learning_rate){.rate = request->lr, .global_batch = global_batch, .warmup = request->warmup_steps};
-    if (request->decay_epochs != NULL)
-        return learning_rate_milestones(&trainer->rate, request->decay_epochs, (double)trainer->steps_per_epoch);
-    if (request->steps > 0)
-        return learning_rate_milestones(&trainer->rate, "30,60,80", (double)trainer->steps_per_epoch);
-    learning_rate_usual_milestones(&trainer->rate, trainer->steps);
-    return STATUS_OK;
+    return make_rate(trainer, global_batch);
 }
 
 static enum status make_arenas(struct trainer *trainer)
@@ -307,6 +327,7 @@ static enum status trainer_open(const struct train_request *request, struct trai
     const struct train_start start = {.request = request,
                                       .model = trainer->model,
                                       .data = trainer->data,
+                                      .rate = &trainer->rate,
                                       .steps = trainer->steps,
                                       .overlaps = trainer->overlaps,
                                       .bucket = trainer->bucket,

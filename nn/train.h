@@ -39,6 +39,7 @@
 #include "comm/job.h"
 #include "nn/backend.h"
 #include "nn/data.h"
+#include "nn/learning_rate.h"
 
 enum train_evaluation {
     EVALUATE_EPOCHS, /* after each epoch and at the end */
@@ -59,7 +60,8 @@ enum train_overlap {
 struct train_progress {
     uint64_t step, steps; /* done, in all */
     double epoch;
-    double loss;         /* of this worker in this step     */
+    double loss, rate;   /* of rank 0's images in this step; its learning rate */
+    size_t global_batch; /* images that the rate is for */
     double images_per_s; /* of all workers, from this one's step times so far */
     double left_s;
     bool evaluated;
@@ -71,6 +73,7 @@ struct train_start {
     const struct train_request *request;
     const struct model *model;
     const struct data *data; /* NULL: nothing is read */
+    const struct learning_rate *rate;
     uint64_t steps;
     const char *folder;
     const char *device;  /* what rank 0 computes on, where that is a device; else NULL */
@@ -109,12 +112,18 @@ struct train_request {
 
     uint64_t steps; /* 0: by epochs                             */
     double epochs;
-    double lr, momentum, weight_decay; /* lr for 256 images of global batch */
+    double lr, momentum, weight_decay;
+    size_t lr_images;            /* of global batch that lr is for; 0: it is not scaled */
+    enum rate_schedule schedule; /* and what it takes: learning_rate.h */
+    double warmup_lr, lr_end, lr_power, decay_factor;
     uint64_t warmup_steps;
+    double warmup_epochs;     /* instead of warmup_steps; 0: those */
     const char *decay_epochs; /* "30,60,80"; NULL: at 1/3, 2/3 and 8/9 of a run of `epochs`, at epochs 30, 60, 80 of a
                                  run of `steps` */
     size_t bucket;            /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR, BUCKET_USUAL */
     enum train_overlap overlap;
+    bool zero_gamma;          /* the last batch norm of each residual block starts at 0 */
+    const char *recipe;       /* file that options came from, for the summary; NULL: none */
     const struct wire_format *wire; /* what travels; NULL: f32 */
 
     enum train_evaluation evaluation;

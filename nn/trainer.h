@@ -14,6 +14,7 @@
 #include "nn/data/loader.h"
 #include "nn/examine.h"
 #include "nn/exchange.h"
+#include "nn/learning_rate.h"
 #include "nn/metrics.h"
 #include "nn/optimizer.h"
 #include "nn/strategies/method.h"

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "nn/cpu/bias.h"
 #include "nn/cpu/kernels.h"
 #include "nn/cpu/norm.h"
 #include "nn/cpu/onednn.h"
@@ -70,6 +71,11 @@ static const struct value *output_of(const struct net *net, const struct node *n
 static size_t parameter_offset(const struct net *net, const struct layer *layer)
 {
     return layer->tensors > 0 ? net->model->tensor[layer->first_tensor].offset : 0;
+}
+
+static size_t weights_of(const struct net *net, const struct layer *layer)
+{
+    return net->model->tensor[layer->first_tensor].count;
 }
 
 static size_t taps_of(const struct layer *layer)
@@ -208,8 +214,12 @@ static enum status make_work(struct net *net)
         struct work *work = &net->work[k];
         work->complete_from = end_before(net, k);
         work->norm = (struct norm){.kernels = net->kernels, .threads = net->threads, .x = input_of(net, node)};
-        work->pool = (struct pool){
-            .kernels = net->kernels, .threads = net->threads, .x = input_of(net, node), .y = output_of(net, node)};
+        work->pool = (struct pool){.kernels = net->kernels,
+                                   .threads = net->threads,
+                                   .x = input_of(net, node),
+                                   .y = output_of(net, node),
+                                   .kernel = (size_t)layer_of(net, node)->kernel,
+                                   .padding = (size_t)layer_of(net, node)->padding};
         if (node->kind == NODE_CONV)
             TRY(make_conv(net, node, work));
     }
@@ -333,9 +343,10 @@ void net_destroy(struct net *net)
 
 /* ---- order of the parameters ---- */
 
-static void copy_tensors(const struct net *net, const struct layer *layer, const float *from, float *to)
+/* Those of a layer from its tensor number `first` on. */
+static void copy_tensors(const struct net *net, const struct layer *layer, int first, const float *from, float *to)
 {
-    for (int t = layer->first_tensor; t < layer->first_tensor + layer->tensors; t++) {
+    for (int t = layer->first_tensor + first; t < layer->first_tensor + layer->tensors; t++) {
         const struct tensor *tensor = &net->model->tensor[t];
         memcpy(to + tensor->offset, from + tensor->offset, tensor->count * sizeof *to);
     }
@@ -349,8 +360,7 @@ static enum status reorder(struct net *net, const float *from, float *to,
         size_t offset = parameter_offset(net, layer);
         if (net->work[k].conv)
             TRY(weights(net->work[k].conv, from + offset, to + offset));
-        else
-            copy_tensors(net, layer, from, to);
+        copy_tensors(net, layer, net->work[k].conv ? 1 : 0, from, to);
     }
     return STATUS_OK;
 }
@@ -437,26 +447,47 @@ static const float *gather_columns(struct net *net, const struct node *node, con
     return net->columns;
 }
 
-static enum status forward_conv(struct net *net, const struct node *node, struct work *work, const float *weights)
+/* What follows a convolution or a linear layer. */
+static struct bias after(const struct net *net, const struct node *node)
 {
+    return (struct bias){.value = output_of(net, node), .relu = node->relu, .threads = net->threads};
+}
+
+static enum status convolve(struct net *net, const struct node *node, struct work *work, const float *weights)
+{
+    float *result = output_of(net, node)->data;
     if (work->winograd.tile > 0) {
-        winograd_forward(&work->winograd, input_of(net, node)->data, weights, output_of(net, node)->data, net->columns);
+        winograd_forward(&work->winograd, input_of(net, node)->data, weights, result, net->columns);
         return STATUS_OK;
     }
     const float *source = work->by_columns ? gather_columns(net, node, work) : input_of(net, node)->data;
-    return conv_forward(work->conv, source, weights, output_of(net, node)->data, net->scratch);
+    return conv_forward(work->conv, source, weights, result, net->scratch);
+}
+
+static enum status forward_conv(struct net *net, const struct node *node, struct work *work, const float *weights)
+{
+    const struct layer *layer = layer_of(net, node);
+    const struct bias bias = after(net, node);
+    TRY(convolve(net, node, work, weights));
+    if (layer->bias || node->relu)
+        bias_forward(&bias, layer->bias ? weights + weights_of(net, layer) : NULL, output_of(net, node)->data);
+    return STATUS_OK;
 }
 
 /* y (N, O) = x (N, I) W^T + b */
 static enum status forward_linear(struct net *net, const struct node *node, const float *parameters)
 {
     const struct value *in = input_of(net, node), *out = output_of(net, node);
-    const float *bias = parameters + out->channels * in->channels;
+    const size_t inputs = in->channels * value_pixels(in);
+    const float *bias = parameters + out->channels * inputs;
     for (size_t n = 0; n < out->images; n++)
         memcpy(out->data + n * out->channels, bias, out->channels * sizeof *bias);
-    struct product product = {
-        .m = out->images, .n = out->channels, .k = in->channels, .b_transposed = true, .beta = 1.0F};
-    return onednn_product(&product, in->data, parameters, out->data);
+    struct product product = {.m = out->images, .n = out->channels, .k = inputs, .b_transposed = true, .beta = 1.0F};
+    TRY(onednn_product(&product, in->data, parameters, out->data));
+    const struct bias relu = after(net, node);
+    if (node->relu)
+        bias_forward(&relu, NULL, out->data);
+    return STATUS_OK;
 }
 
 /* `state` is written in training only. */
@@ -528,11 +559,16 @@ static void backward_winograd(struct net *net, const struct node *node, struct w
 static enum status backward_conv(struct net *net, const struct node *node, struct work *work, const float *weights,
                                  float *weights_gradient)
 {
+    const struct layer *layer = layer_of(net, node);
+    const struct bias bias = after(net, node);
+    float *gradient = net->gradient[node->gradient];
+    if (layer->bias || node->relu)
+        bias_backward(&bias, output_of(net, node)->data, gradient,
+                      layer->bias ? weights_gradient + weights_of(net, layer) : NULL);
     if (work->winograd.tile > 0) {
         backward_winograd(net, node, work, weights, weights_gradient);
         return STATUS_OK;
     }
-    const float *gradient = net->gradient[node->gradient];
     bool columns = work->by_columns || work->weights_conv;
     const float *source = columns ? gather_columns(net, node, work) : input_of(net, node)->data;
     TRY(conv_backward_weights(work->weights_conv ? work->weights_conv : work->conv, source, gradient, weights_gradient,
@@ -567,18 +603,15 @@ static enum status backward_linear(struct net *net, const struct node *node, con
                                    float *weights_gradient)
 {
     const struct value *in = input_of(net, node), *out = output_of(net, node);
-    const float *gradient = net->gradient[node->gradient];
-    float *bias_gradient = weights_gradient + out->channels * in->channels;
-    struct product by_weights = {.m = out->channels, .n = in->channels, .k = out->images, .a_transposed = true};
+    const size_t inputs = in->channels * value_pixels(in);
+    float *gradient = net->gradient[node->gradient];
+    const struct bias bias = after(net, node);
+    bias_backward(&bias, out->data, gradient, weights_gradient + out->channels * inputs);
+    struct product by_weights = {.m = out->channels, .n = inputs, .k = out->images, .a_transposed = true};
     TRY(onednn_product(&by_weights, gradient, in->data, weights_gradient));
-    memset(bias_gradient, 0, out->channels * sizeof *bias_gradient);
-    for (size_t n = 0; n < out->images; n++) {
-        for (size_t c = 0; c < out->channels; c++)
-            bias_gradient[c] += gradient[n * out->channels + c];
-    }
     if (node->input_gradient < 0)
         return STATUS_OK;
-    struct product by_data = {.m = out->images, .n = in->channels, .k = out->channels};
+    struct product by_data = {.m = out->images, .n = inputs, .k = out->channels};
     return onednn_product(&by_data, gradient, weights, net->gradient[node->input_gradient]);
 }
 

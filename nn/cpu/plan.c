@@ -57,11 +57,14 @@ static enum status check_layer(const struct plan *plan, const struct layer *laye
 {
     const struct value *in = &plan->value[layer->input + 1];
     if (layer->kind == LAYER_LINEAR) {
-        if (in->block != 1 || value_pixels(in) != 1)
-            return fail(STATUS_REFUSED, "layer %s: the cpu backend wants a linear layer after an average pool",
+        if (in->block != 1 || layer->input < 0)
+            return fail(STATUS_REFUSED,
+                        "layer %s: the cpu backend wants a linear layer after an average pool or another one",
                         layer->name);
         return STATUS_OK;
     }
+    if (layer->kind == LAYER_RELU && in->block == 1 && layer->input >= 0)
+        return STATUS_OK;
     if (layer->kind == LAYER_ADD_RELU && plan->value[layer->second + 1].folded != in->folded)
         return fail(STATUS_INTERNAL, "layer %s: its inputs differ in layout", layer->name);
     bool reads_plain = layer->input < 0 && plan->plain_images && layer->kind == LAYER_CONV;
@@ -106,6 +109,30 @@ static void add_node(struct plan *plan, enum node_kind kind, int layer, int last
     };
 }
 
+/* The layer that ends the step which begins with layer k: a ReLU (with an addition only after a batch norm), or -1. */
+static int step_end(const struct model *model, int k)
+{
+    const int end = fused_with(model, k);
+    switch (model->layer[k].kind) {
+    case LAYER_BATCH_NORM:
+        return end;
+    case LAYER_CONV:
+    case LAYER_LINEAR:
+        return end >= 0 && model->layer[end].kind == LAYER_RELU ? end : -1;
+    case LAYER_RELU:
+    case LAYER_ADD_RELU:
+    case LAYER_MAX_POOL:
+    case LAYER_AVERAGE_POOL:
+        break;
+    }
+    return -1;
+}
+
+static enum node_kind kind_of(enum layer_kind kind)
+{
+    return kind == LAYER_CONV ? NODE_CONV : kind == LAYER_LINEAR ? NODE_LINEAR : NODE_NORM;
+}
+
 /* A fused step stands where its last layer stands: the addend is ready there. */
 static enum status list_nodes(struct plan *plan)
 {
@@ -114,28 +141,23 @@ static enum status list_nodes(struct plan *plan)
         const struct layer *layer = &model->layer[k];
         switch (layer->kind) {
         case LAYER_CONV:
-            add_node(plan, NODE_CONV, k, k);
-            break;
+        case LAYER_LINEAR:
         case LAYER_BATCH_NORM:
-            if (fused_with(model, k) < 0)
-                add_node(plan, NODE_NORM, k, k);
+            if (step_end(model, k) < 0)
+                add_node(plan, kind_of(layer->kind), k, k);
             break;
         case LAYER_RELU:
         case LAYER_ADD_RELU:
-            if (layer->input < 0 || model->layer[layer->input].kind != LAYER_BATCH_NORM ||
-                fused_with(model, layer->input) != k)
-                return fail(STATUS_REFUSED, "layer %s: the cpu backend wants a batch norm of its own before it",
-                            layer->name);
-            add_node(plan, NODE_NORM, layer->input, k);
+            if (layer->input < 0 || step_end(model, layer->input) != k)
+                return fail(STATUS_REFUSED, "layer %s: the cpu backend wants a batch norm%s of its own before it",
+                            layer->name, layer->kind == LAYER_RELU ? ", convolution or linear layer" : "");
+            add_node(plan, kind_of(model->layer[layer->input].kind), layer->input, k);
             break;
         case LAYER_MAX_POOL:
             add_node(plan, NODE_MAX_POOL, k, k);
             break;
         case LAYER_AVERAGE_POOL:
             add_node(plan, NODE_AVERAGE_POOL, k, k);
-            break;
-        case LAYER_LINEAR:
-            add_node(plan, NODE_LINEAR, k, k);
             break;
         }
     }

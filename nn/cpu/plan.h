@@ -18,7 +18,8 @@ enum { FOLD_SIDE = 14, COLUMN_SIDE = 28 };
 
 enum node_kind { NODE_CONV, NODE_NORM, NODE_MAX_POOL, NODE_AVERAGE_POOL, NODE_LINEAR };
 
-/* One step: a layer, or a batch norm with the ReLU (and residual addition) after it. */
+/* One step: a layer, a batch norm with the ReLU (and residual addition) after it, or a convolution or linear layer with the
+ * ReLU after it. */
 struct node {
     enum node_kind kind;
     int layer;                 /* the time and the parameters are this layer's               */

@@ -60,9 +60,25 @@ static enum status check_linear(const struct model *model, int k)
     return STATUS_OK;
 }
 
+/* What other networks have of these kinds. */
+static enum status check_kernels(const struct layer *layer)
+{
+    const char *lacks = NULL;
+    if (layer->kind == LAYER_CONV && layer->bias)
+        lacks = "convolutions with bias";
+    if (layer->kind == LAYER_MAX_POOL && layer->kernel != 3)
+        lacks = "max pooling but 3x3";
+    if (layer->kind == LAYER_AVERAGE_POOL && layer->out_height != 1)
+        lacks = "average pooling to more than one pixel";
+    return lacks == NULL
+               ? STATUS_OK
+               : fail(STATUS_REFUSED, "layer %s: the cuda backend has no %s: take --device=cpu", layer->name, lacks);
+}
+
 static enum status list_layer(struct cuda_plan *plan, int k)
 {
     const struct model *model = plan->model;
+    TRY(check_kernels(&model->layer[k]));
     switch (model->layer[k].kind) {
     case LAYER_CONV:
         add_node(plan, CUDA_CONV, k, k);

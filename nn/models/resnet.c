@@ -1,4 +1,4 @@
-/* resnet.c - ResNet-18 and ResNet-50 v1.5 (He et al. 2015; the stride sits in the 3x3, as in torchvision). */
+/* resnet.c - ResNet-18, 34, 50, 101 and 152 v1.5 (He et al. 2015; the stride sits in the 3x3, as in torchvision). */
 #include <stdio.h>
 
 #include "nn/models/build.h"
@@ -78,12 +78,27 @@ static void resnet_layers(struct build *build, const struct resnet *net)
     build_linear(build, x, "fc", build->model ? build->model->classes : 0);
 }
 
+void resnet18_layers(struct build *build)
+{
+    resnet_layers(build, &(struct resnet){{2, 2, 2, 2}, false});
+}
+
+void resnet34_layers(struct build *build)
+{
+    resnet_layers(build, &(struct resnet){{3, 4, 6, 3}, false});
+}
+
 void resnet50_layers(struct build *build)
 {
     resnet_layers(build, &(struct resnet){{3, 4, 6, 3}, true});
 }
 
-void resnet18_layers(struct build *build)
+void resnet101_layers(struct build *build)
 {
-    resnet_layers(build, &(struct resnet){{2, 2, 2, 2}, false});
+    resnet_layers(build, &(struct resnet){{3, 4, 23, 3}, true});
+}
+
+void resnet152_layers(struct build *build)
+{
+    resnet_layers(build, &(struct resnet){{3, 8, 36, 3}, true});
 }

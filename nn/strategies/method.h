@@ -9,6 +9,7 @@
 
 #include "algos/strategy.h"
 #include "base/status.h"
+#include "nn/learning_rate.h"
 #include "nn/optimizer.h"
 
 /* One worker's copy. Nothing is owned. */

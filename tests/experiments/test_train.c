@@ -17,6 +17,7 @@
 #include "nn/backend.h"
 #include "nn/data.h"
 #include "nn/examine.h"
+#include "nn/learning_rate.h"
 #include "nn/optimizer.h"
 #include "tests/base/expect.h"
 
@@ -363,7 +364,7 @@ static float *floats(size_t count)
 static void reference_open(struct reference *reference)
 {
     *reference = (struct reference){.order = {.seed = 1, .samples = 60000, .workers = VIRTUAL, .batch = BATCH},
-                                    .rate = {.rate = 0.1, .global_batch = VIRTUAL * BATCH}};
+                                    .rate = {.rate = 0.1, .images = 256, .global_batch = VIRTUAL * BATCH}};
     struct data_request data = {.image_size = 28};
     EXPECT_OK(data_open(&data, &reference->data));
     EXPECT_OK(model_create("cnn", 10, 28, &reference->model));

@@ -60,6 +60,10 @@ def other(kind, channels, size, batch, out=0):
     return dict(kind=kind, channels=channels, size=size, batch=batch, out=out, kernel=0, stride=0)
 
 
+def with_kind(kind, case):
+    return dict(case, kind=kind)
+
+
 CASES = [
     # blocked: the layers that read images, then the library's kernels, then 3x3 whose weights' gradient takes columns
     conv(3, 32, 2, 64, 7, 2), conv(3, 12, 2, 16, 3, 1),
@@ -82,6 +86,13 @@ CASES = [
     other("max_pool", 16, 12, 1), other("max_pool", 16, 4, 3),
     other("average_pool", 16, 15, 2), other("average_pool", 16, 7, 2), other("average_pool", 32, 1, 2),
     other("linear", 64, 1, 3, 10), other("linear", 32, 2, 5, 16),
+    # without batch norm: bias and ReLU, pooling by 2x2 and to several pixels (`kernel` a side), linear layers of those
+    with_kind("conv_relu", conv(3, 32, 2, 16, 3, 1)), with_kind("conv_relu", conv(16, 17, 2, 32, 3, 1)),
+    with_kind("conv_relu", conv(16, 6, 3, 32, 3, 1)), with_kind("conv_relu", conv(32, 2, 3, 16, 1, 1)),
+    other("max_pool_2x2", 16, 32, 1), other("max_pool_2x2", 16, 17, 2), other("max_pool_2x2", 16, 14, 2),
+    other("max_pool_2x2", 32, 2, 3),
+    with_kind("linear_relu", conv(16, 14, 2, 24, 7, 0)), with_kind("linear_relu", conv(16, 3, 3, 10, 7, 0)),
+    with_kind("linear_relu", conv(32, 17, 2, 8, 3, 0)), with_kind("linear_relu", conv(16, 1, 2, 8, 2, 0)),
 ]
 
 
@@ -107,6 +118,16 @@ def apply_case(case, x, state):
     if kind == "add_relu":
         p = [q.requires_grad_() for q in norm_parameters(0, channels) + norm_parameters(2, channels)]
         return F.relu(norm(x, p[0], p[1], state[0]) + norm(x, p[2], p[3], state[1])), p
+    if kind == "conv_relu":
+        w = tensor(SEED_PARAMETER, case["out"], channels, case["kernel"], case["kernel"]).requires_grad_()
+        b = tensor(SEED_PARAMETER + 1, case["out"]).requires_grad_()
+        return F.relu(F.conv2d(x, w, b, stride=case["stride"], padding=case["kernel"] // 2)), [w, b]
+    if kind == "linear_relu":
+        w = tensor(SEED_PARAMETER, case["out"], channels * case["kernel"]**2).requires_grad_()
+        b = tensor(SEED_PARAMETER + 1, case["out"]).requires_grad_()
+        return F.relu(F.linear(F.adaptive_avg_pool2d(x, case["kernel"]).flatten(1), w, b)), [w, b]
+    if kind == "max_pool_2x2":
+        return F.max_pool2d(x, 2), []
     if kind == "max_pool":
         return F.max_pool2d(x, 3, 2, 1), []
     if kind == "average_pool":

@@ -45,6 +45,13 @@ static struct model *model_of(const struct layer_case *c)
     build_begin(&build, "one layer", c->out, c->size, c->channels);
     if (is(c, "conv")) {
         build_conv(&build, BUILD_IMAGES, "conv", c->out, c->kernel, c->stride);
+    } else if (is(c, "conv_relu")) {
+        build_relu(&build, build_conv_bias(&build, BUILD_IMAGES, "conv", c->out, c->kernel, c->stride), "relu");
+    } else if (is(c, "linear_relu")) {
+        int pool = build_average_pool_to(&build, BUILD_IMAGES, "pool", c->kernel);
+        build_relu(&build, build_linear(&build, pool, "linear", c->out), "relu");
+    } else if (is(c, "max_pool_2x2")) {
+        build_max_pool_2x2(&build, BUILD_IMAGES, "pool");
     } else if (is(c, "norm")) {
         build_batch_norm(&build, BUILD_IMAGES, "norm", false);
     } else if (is(c, "norm_relu")) {

@@ -422,9 +422,13 @@ Test(cpu_train, every_size_of_image_and_batch_has_fast_kernels)
         const char *name;
         int size[6];
     } networks[] = {
-        {"resnet50", {32, 64, 96, 128, 224}}, {"resnet18", {32, 64, 96, 128, 224}}, {"cnn", {8, 28, 32, 45, 64}}};
+        {"resnet50", {32, 64, 96, 128, 224}},
+        {"resnet18", {32, 64, 96, 128, 224}},
+        {"vgg16", {32, 45, 224}},
+        {"cnn", {8, 28, 32, 45, 64}},
+    };
     static const int batches[] = {1, 2, 3, 4, 8, 16, 32};
-    for (size_t k = 0; k < 3; k++) {
+    for (size_t k = 0; k < sizeof networks / sizeof networks[0]; k++) {
         for (const int *size = networks[k].size; *size; size++) {
             struct model *model = NULL;
             OK(model_create(networks[k].name, 10, *size, &model));

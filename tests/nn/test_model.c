@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "nn/model.h"
+#include "nn/models/build.h"
 
 #define OK(expression) cr_assert_geq((expression), 0, "%s", status_message())
 
@@ -29,6 +30,10 @@ Test(model, parameter_counts_are_those_of_torchvision)
     cr_expect_eq(parameters_of("resnet50", 1000), 25557032);
     cr_expect_eq(parameters_of("resnet50", 10), 23528522);
     cr_expect_eq(parameters_of("resnet18", 1000), 11689512);
+    cr_expect_eq(parameters_of("resnet34", 1000), 21797672);
+    cr_expect_eq(parameters_of("resnet101", 1000), 44549160);
+    cr_expect_eq(parameters_of("resnet152", 1000), 60192808);
+    cr_expect_eq(parameters_of("vgg16", 1000), 138357544);
     cr_expect_eq(parameters_of("cnn", 10), 61338);
 }
 
@@ -70,8 +75,8 @@ Test(model, resnet50_has_161_tensors_named_as_in_pytorch)
 
 Test(model, tensors_fill_the_arena_in_layer_order)
 {
-    const char *names[] = {"resnet50", "resnet18", "cnn"};
-    for (size_t k = 0; k < 3; k++) {
+    static const char *const names[] = {"resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "vgg16", "cnn"};
+    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
         struct model *model = make(names[k], 10, 64);
         size_t offset = 0;
         int layer = 0;
@@ -181,6 +186,25 @@ Test(model, wrong_words_are_refused_with_advice)
     model_destroy(NULL);
 }
 
+Test(model, vgg16_is_torchvisions_at_any_size)
+{
+    static const int sizes[] = {32, 64, 224};
+    for (size_t k = 0; k < 3; k++) {
+        struct model *model = make("vgg16", 1000, sizes[k]);
+        cr_expect_eq(model->tensors, 32);
+        cr_expect_str_eq(model->tensor[0].name, "features.0.weight");
+        cr_expect_eq(find_tensor(model, "features.28.weight")->count, 512 * 512 * 9);
+        cr_expect_eq(find_tensor(model, "features.28.bias")->count, 512);
+        cr_expect_eq(find_tensor(model, "classifier.0.weight")->count, 4096 * 512 * 49);
+        cr_expect_eq(find_tensor(model, "classifier.6.bias")->count, 1000);
+        cr_expect_eq(model->state, 0);
+        expect_output(model, "features.30", 512, sizes[k] / 32);
+        expect_output(model, "avgpool", 512, 7);
+        expect_output(model, "classifier.6", 1000, 1);
+        model_destroy(model);
+    }
+}
+
 /* ---- initial values ---- */
 
 struct initial {
@@ -257,6 +281,45 @@ Test(model, gammas_that_end_a_block_start_at_zero_others_at_one)
     }
     cr_expect_eq(zero, 16);
     release(&made);
+}
+
+Test(model, gammas_may_all_start_at_one)
+{
+    struct initial made = initialise("resnet18", 3);
+    model_without_zero_gamma(made.model);
+    model_initialise(made.model, 3, made.parameters, made.state);
+    for (int k = 0; k < made.model->layers; k++) {
+        const struct layer *layer = &made.model->layer[k];
+        if (layer->kind == LAYER_BATCH_NORM)
+            cr_expect_eq(made.parameters[made.model->tensor[layer->first_tensor].offset], 1.0F, "%s", layer->name);
+    }
+    release(&made);
+}
+
+/* As torchvision's VGG begins. */
+Test(model, linear_weights_may_start_normal_and_biases_at_zero)
+{
+    enum { CHANNELS = 16, INPUTS = 49 * CHANNELS, OUTPUTS = 256 };
+    struct build build;
+    struct model *model = NULL;
+    double mean, deviation;
+    build_begin(&build, "small", OUTPUTS, 8, 3);
+    int x = build_conv_bias(&build, BUILD_IMAGES, "conv", CHANNELS, 3, 1);
+    build_linear_normal(&build, build_average_pool_to(&build, x, "pool", 7), "linear", OUTPUTS, 0.01);
+    OK(build_end(&build, &model));
+    cr_assert_eq(model->tensors, 4);
+    cr_expect_eq(find_tensor(model, "linear.weight")->count, INPUTS * OUTPUTS);
+    float *parameters = calloc(model->parameters, sizeof(float));
+    cr_assert_not_null(parameters);
+    model_initialise(model, 3, parameters, NULL);
+    moments(parameters + find_tensor(model, "linear.weight")->offset, (size_t)INPUTS * OUTPUTS, &mean, &deviation);
+    cr_expect_float_eq(mean, 0, 1e-4);
+    cr_expect_float_eq(deviation, 0.01, 1e-4);
+    for (int t = 1; t < model->tensors; t += 2)
+        for (size_t i = 0; i < model->tensor[t].count; i++)
+            cr_expect_eq(parameters[model->tensor[t].offset + i], 0.0F, "%s", model->tensor[t].name);
+    free(parameters);
+    model_destroy(model);
 }
 
 Test(model, initial_values_depend_on_the_seed_alone)

@@ -1,4 +1,4 @@
-/* test_optimizer.c - updates against PyTorch's formula, and the learning rate of each step. */
+/* test_optimizer.c - updates against PyTorch's formula. */
 #include "nn/optimizer.h"
 
 #include <math.h>
@@ -95,66 +95,4 @@ Test(update, large_gradients_are_finite)
     cr_assert_not_null(optimizer);
     cr_expect(finite_step(optimizer, 0.1, g, w));
     optimizer_destroy(optimizer);
-}
-
-/* ---- learning rate ---- */
-
-Test(rate, scales_with_the_global_batch)
-{
-    struct learning_rate rate = {.rate = 0.1, .global_batch = 32};
-    cr_expect_float_eq(learning_rate_at(&rate, 0), 0.0125, 1e-15);
-    rate.global_batch = 256;
-    cr_expect_float_eq(learning_rate_at(&rate, 1000000), 0.1, 1e-15);
-    rate.global_batch = 8192;
-    cr_expect_float_eq(learning_rate_at(&rate, 5), 3.2, 1e-12);
-}
-
-Test(rate, rises_linearly_over_the_warm_up)
-{
-    struct learning_rate rate = {.rate = 0.1, .global_batch = 256, .warmup = 5};
-    for (uint64_t step = 0; step < 5; step++)
-        cr_expect_float_eq(learning_rate_at(&rate, step), 0.02 * (double)(step + 1), 1e-15);
-    cr_expect_float_eq(learning_rate_at(&rate, 5), 0.1, 1e-15);
-}
-
-Test(rate, falls_to_a_tenth_at_each_milestone)
-{
-    struct learning_rate rate = {.rate = 1, .global_batch = 256};
-    EXPECT_OK(learning_rate_milestones(&rate, "30,60,80", 10));
-    cr_expect_eq(rate.milestones, 3);
-    cr_expect_float_eq(learning_rate_at(&rate, 299), 1, 1e-15);
-    cr_expect_float_eq(learning_rate_at(&rate, 300), 0.1, 1e-15);
-    cr_expect_float_eq(learning_rate_at(&rate, 600), 0.01, 1e-15);
-    cr_expect_float_eq(learning_rate_at(&rate, 800), 0.001, 1e-15);
-    cr_expect_float_eq(learning_rate_at(&rate, 900), 0.001, 1e-15);
-}
-
-Test(rate, usual_milestones_are_fractions_of_the_run)
-{
-    struct learning_rate rate = {.rate = 1, .global_batch = 256};
-    learning_rate_usual_milestones(&rate, 180);
-    cr_expect_eq(rate.milestones, 3);
-    cr_expect_eq(rate.milestone[0], 60);
-    cr_expect_eq(rate.milestone[1], 120);
-    cr_expect_eq(rate.milestone[2], 160);
-}
-
-Test(rate, milestones_may_be_fractions_or_none)
-{
-    struct learning_rate rate = {.rate = 1, .global_batch = 256};
-    EXPECT_OK(learning_rate_milestones(&rate, "0.5,2", 10));
-    cr_expect_eq(rate.milestone[0], 5);
-    cr_expect_eq(rate.milestone[1], 20);
-    EXPECT_OK(learning_rate_milestones(&rate, "", 10));
-    cr_expect_eq(rate.milestones, 0);
-}
-
-Test(rate, torn_milestones_are_refused)
-{
-    static const char *const torn[] = {",",    "1,",  ",1",   "1,,2",  "2,1",
-                                       "1,1",  "x",   "1 ,2", "-1",    "0",
-                                       "1e99", "nan", "1;2",  "1,inf", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17"};
-    struct learning_rate rate = {.rate = 1, .global_batch = 256};
-    for (size_t i = 0; i < sizeof torn / sizeof torn[0]; i++)
-        EXPECT_FAIL(STATUS_USAGE, "decay epochs", learning_rate_milestones(&rate, torn[i], 10));
 }
