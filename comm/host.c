@@ -133,6 +133,22 @@ void host_cpus_allowed(struct host_cpus *cpus)
             cpus->word[i / 64] |= UINT64_C(1) << (i % 64);
 }
 
+enum status host_bind(const struct host_cpus *cpus)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (unsigned i = 0; i < HOST_CPUS && i < CPU_SETSIZE; i++)
+        if ((cpus->word[i / 64] >> (i % 64) & 1) != 0)
+            CPU_SET(i, &set);
+    if (sched_setaffinity(0, sizeof set, &set) == 0)
+        return STATUS_OK;
+    struct text text = {0};
+    host_cpus_describe(cpus, &text);
+    const enum status status = fail(STATUS_UNAVAILABLE, "bind to CPUs %s: %s", text_string(&text), strerror(errno));
+    text_release(&text);
+    return status;
+}
+
 int host_cpus_count(const struct host_cpus *cpus)
 {
     int count = 0;

@@ -27,6 +27,8 @@ struct host_cpus {
 };
 /* Those that the calling thread may run on; empty: not known, since the machine has more than HOST_CPUS. */
 void host_cpus_allowed(struct host_cpus *cpus);
+/* Bind the calling thread, and those that it starts from now on. STATUS_UNAVAILABLE with the system's words. */
+enum status host_bind(const struct host_cpus *cpus) MUST_CHECK;
 int host_cpus_count(const struct host_cpus *cpus);
 bool host_cpus_equal(const struct host_cpus *a, const struct host_cpus *b);
 void host_cpus_join(struct host_cpus *into, const struct host_cpus *from);

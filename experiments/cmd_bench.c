@@ -260,6 +260,22 @@ static enum status take_row(void *context, const struct bench_row *row)
     return bench_print_row(row, output->rows, &output->totals);
 }
 
+/* How the workers of these rows talk, and where they run. */
+static enum status add_setup(json_t *rows, const struct worker *worker)
+{
+    struct text transport = {0};
+    comm_describe(worker->comm, &transport);
+    json_t *placement = placement_json(&worker->placement, worker->job), *row;
+    size_t i;
+    bool made = placement != NULL;
+    json_array_foreach(rows, i, row) made =
+        made && json_object_set(row, "placement", placement) == 0 &&
+        json_object_set_new(row, "network", json_string(text_string(&transport))) == 0;
+    json_decref(placement);
+    text_release(&transport);
+    return made ? STATUS_OK : fail(STATUS_NO_MEMORY, "bench: no memory for the rows");
+}
+
 static enum status say_json(const struct plan *plan, json_t *rows)
 {
     const char *path = option_text(plan->options, "rows");
@@ -298,6 +314,8 @@ static enum status measure(const struct plan *plan, const struct worker *worker)
     struct output output = {.rows = json_array()};
     struct text transport = {0};
     comm_describe(worker->comm, &transport);
+    text_add(&transport, "; ");
+    placement_describe(&worker->placement, worker->job, &transport);
     if (speaks)
         bench_print_head(&plan->settings, job_size(worker->job), text_string(&transport));
     text_release(&transport);
@@ -308,8 +326,10 @@ static enum status measure(const struct plan *plan, const struct worker *worker)
         TRY_TO(done, bench_spec(worker, &plan->specs[i], &plan->settings, take_row, &output, &faults));
         bench_print_end(&plan->settings, &output.totals); /* has nothing to say on other workers */
     }
-    if (speaks && plan->settings.format == BENCH_JSON)
+    if (speaks && plan->settings.format == BENCH_JSON) {
+        TRY_TO(done, add_setup(output.rows, worker));
         TRY_TO(done, say_json(plan, output.rows));
+    }
     if (faults > 0)
         status = fail(
             STATUS_FORMAT,

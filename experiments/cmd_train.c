@@ -144,7 +144,7 @@ static const struct option options_table[] = {
      .type = OPTION_INT,
      .min = 1,
      .max = 4096,
-     .help = "compute threads of one worker (default cores / workers)"},
+     .help = "compute threads of one worker (default OMP_NUM_THREADS, else cores / workers that share them)"},
     {.key = "device",
      .type = OPTION_STRING,
      .default_text = "cpu",
@@ -365,6 +365,11 @@ static enum status read_plan(struct option_values *options, struct plan *plan)
 
 #define SAY_EVERY_NS 1000000000U
 
+struct telling {
+    const struct worker *worker;
+    uint64_t said_ns; /* when progress was last told */
+};
+
 static void say_device(const struct train_start *start)
 {
     const struct train_request *request = start->request;
@@ -395,14 +400,15 @@ static void say_data(const struct train_start *start)
            facts.notes[0] != '\0' ? "; " : "", facts.notes);
 }
 
-static void say_impairments(const struct train_request *request)
+static void say_setup(const struct worker *worker)
 {
-    struct text network = {0};
-    if (request->inject == NULL)
-        return;
-    comm_describe(request->comm, &network);
-    printf("network: %s\n", text_string(&network));
-    text_release(&network);
+    struct text text = {0};
+    text_add(&text, "network: ");
+    comm_describe(worker->comm, &text);
+    text_add(&text, "; ");
+    placement_describe(&worker->placement, worker->job, &text);
+    printf("%s\n", text_string(&text));
+    text_release(&text);
 }
 
 static void say_exchange(const struct train_start *start)
@@ -436,7 +442,7 @@ static void say_rate(const struct train_start *start)
 
 static void say_start(void *context, const struct train_start *start)
 {
-    (void)context;
+    const struct telling *telling = context;
     const struct train_request *request = start->request;
     const struct model *model = start->model;
     struct text spec = {0};
@@ -448,9 +454,9 @@ static void say_start(void *context, const struct train_start *start)
            request->threads > 1 ? "s" : "");
     say_rate(start);
     say_exchange(start);
+    say_setup(telling->worker);
     say_data(start);
     say_device(start);
-    say_impairments(request);
     if (start->decided != NULL)
         printf("decided: %s\n", start->decided);
     printf("results in %s\n", start->folder);
@@ -460,13 +466,14 @@ static void say_start(void *context, const struct train_start *start)
 
 static void say_progress(void *context, const struct train_progress *progress)
 {
-    uint64_t *said_ns = context, now = clock_ns();
+    struct telling *telling = context;
+    const uint64_t now = clock_ns();
     if (progress->evaluated) {
         printf("epoch %.2f: top-1 %.4f, test loss %.4f\n", progress->epoch, progress->top1, progress->test_loss);
     } else {
-        if (now - *said_ns < SAY_EVERY_NS && progress->step < progress->steps)
+        if (now - telling->said_ns < SAY_EVERY_NS && progress->step < progress->steps)
             return;
-        *said_ns = now;
+        telling->said_ns = now;
         printf("step %llu of %llu", (unsigned long long)progress->step, (unsigned long long)progress->steps);
         if (progress->loss > 0) /* an emulated device learns nothing */
             printf(", loss %.4f of rank 0, lr %.4g for %zu images", progress->loss, progress->rate,
@@ -529,19 +536,11 @@ static enum train_overlap overlap_of(const struct option_values *options)
     return strcmp(option_text(options, "overlap"), "none") == 0 ? OVERLAP_NONE : OVERLAP_BUCKET;
 }
 
-static int threads_of(const struct option_values *options, int workers)
-{
-    int share = host_cores() / workers;
-    if (option_given(options, "threads"))
-        return (int)option_int(options, "threads");
-    return share > 1 ? share : 1;
-}
-
 static int loaders_of(const struct option_values *options, const struct worker *worker)
 {
     if (option_given(options, "loaders"))
         return (int)option_int(options, "loaders");
-    int share = host_cores() / job_size(worker->job);
+    const int share = host_cores() / job_share_size(worker->job);
     return worker->device == NULL ? 0 : share > 1 ? share : 1;
 }
 
@@ -561,7 +560,7 @@ static enum data_shard shard_of(const struct option_values *options)
 }
 
 static struct train_request request_of(const struct plan *plan, const struct worker *worker,
-                                       const struct library *library)
+                                       const struct library *library, json_t *placement)
 {
     const struct option_values *options = plan->options;
     return (struct train_request){
@@ -587,7 +586,8 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .loaders = loaders_of(options, worker),
         .image_size = (int)option_int(options, "image-size"),
         .batch = (int)option_int(options, "batch"),
-        .threads = threads_of(options, job_size(worker->job)),
+        .threads = worker->placement.threads,
+        .placement = placement,
         .seed = (uint64_t)option_int(options, "seed"),
         .steps = (uint64_t)option_int(options, "steps"),
         .epochs = option_given(options, "epochs") ? option_real(options, "epochs") : 1,
@@ -618,18 +618,20 @@ static struct train_request request_of(const struct plan *plan, const struct wor
 
 static enum status train(const struct plan *plan, const struct worker *worker, const struct library *library)
 {
-    struct train_request request = request_of(plan, worker, library);
+    json_t *placement = placement_json(&worker->placement, worker->job);
+    struct train_request request = request_of(plan, worker, library, placement);
     struct train_summary summary;
-    uint64_t said_ns = clock_ns();
+    struct telling telling = {.worker = worker, .said_ns = clock_ns()};
     bool json = option_flag(plan->options, "json");
     request.note = program_note;
     if (!json) {
         request.started = say_start;
         request.progress = say_progress;
-        request.context = &said_ns;
+        request.context = &telling;
     }
-    TRY(train_run(&request, &summary));
-    enum status status = STATUS_OK;
+    enum status status = train_run(&request, &summary);
+    json_decref(placement);
+    TRY(status);
     if (job_rank(worker->job) == 0)
         status = say_result(&summary, json, plan->accelerator.profile != NULL);
     train_summary_release(&summary);
@@ -644,7 +646,8 @@ static int run(const struct plan *plan, int argc, char **argv)
         return worker_launch(worker_count(options), option_real(options, "deadline"), argc, argv);
     struct library library = {.external = NULL};
     const struct external *external = plan->spec.external;
-    const unsigned wants = WORKER_PROGRESS | (external != NULL && library_is_mpi(external) ? WORKER_EXTERNAL : 0);
+    const unsigned wants =
+        WORKER_PROGRESS | WORKER_COMPUTES | (external != NULL && library_is_mpi(external) ? WORKER_EXTERNAL : 0);
     enum status status = worker_open(options, worker_count(options), wants, &plan->accelerator, &worker);
     if (status == STATUS_OK && external != NULL)
         status = library_find(external, &worker, &library);

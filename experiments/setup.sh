@@ -12,7 +12,7 @@
 # Says one line a step on stderr. The output of the tools goes to build/setup-NAME.log, its end is shown when one fails.
 set -euo pipefail
 
-packages=(build-essential cmake ninja-build pkg-config libfabric-dev libdnnl-dev libcriterion-dev libjansson-dev nettle-dev libpmix-dev
+packages=(build-essential cmake ninja-build pkg-config libfabric-dev libdnnl-dev libcriterion-dev libjansson-dev nettle-dev libpmix-dev libhwloc-dev
           zlib1g-dev libjpeg-dev dataset-fashion-mnist python3 python3-numpy python3-matplotlib)
 preset=release
 targets=()

@@ -166,6 +166,7 @@ enum status worker_open(const struct option_values *options, int workers, unsign
         TRY(layout_parse(nodes, size, &worker->layout));
     else
         TRY(layout_copy(job_layout(worker->job), &worker->layout));
+    TRY(placement_make(options, worker->job, (wants & WORKER_COMPUTES) != 0, &worker->placement));
     if (accelerator != NULL)
         TRY(accelerator_open(accelerator, worker->job, &worker->device));
     return open_comm(options, (wants & WORKER_PROGRESS) != 0, worker);
@@ -212,6 +213,7 @@ int worker_close(struct worker *worker, enum status status)
     external_close(worker->library);
     layout_release(&worker->layout);
     free(worker->inject);
+    placement_release(&worker->placement);
     if (status < 0)
         job_remove_leftovers((long)getpid());
     *worker = (struct worker){.job = NULL};

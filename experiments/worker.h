@@ -20,6 +20,7 @@
 #include "comm/inject.h"
 #include "comm/job.h"
 #include "experiments/accelerator.h"
+#include "experiments/placement.h"
 
 enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
 
@@ -57,6 +58,12 @@ enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
          .type = OPTION_STRING,                                                                                        \
          .help = "impairments: delay=50us,jitter=20us,bandwidth=1GB/s (each also with @FROM-TO), "                     \
                  "straggler=RANK:FACTOR, die=RANK@STEP[:kill|stop|exit0]"},                                            \
+        {.key = "bind",                                                                                                \
+         .type = OPTION_CHOICE,                                                                                        \
+         .default_text = "auto",                                                                                       \
+         .choices = "auto|none|core|socket",                                                                           \
+         .help = "CPUs of a worker: core, cores of its own; socket; none, as it is; auto: core where the workers' "    \
+                 "threads fill more than half of the machine, and nobody has bound them yet"},                         \
         {.key = "deadline",                                                                                            \
          .type = OPTION_SECONDS,                                                                                       \
          .default_text = "30",                                                                                         \
@@ -75,7 +82,8 @@ struct worker {
     struct job *job;
     struct device *device; /* NULL: it works in host memory */
     struct comm *comm;
-    struct layout layout;  /* the nodes of the workers, real or pretended */
+    struct layout layout; /* the nodes of the workers, real or pretended */
+    struct placement placement;
     struct inject *inject; /* --inject; NULL: none */
     bool told;             /* joining failed because the launcher has ended the job, and says why */
 };
@@ -93,11 +101,12 @@ int worker_launch(int workers, double deadline, int argc, char **argv);
 
 enum {
     WORKER_PROGRESS = 1, /* a progress thread of the comm                                                     */
+    WORKER_COMPUTES = 4, /* the command has --threads                                                          */
     WORKER_EXTERNAL = 2  /* an MPI's own collectives are wanted: where its mpiexec has started us, the MPI brings
                             the job (external.h), and nobody but mpiexec watches the workers                  */
 };
 
-/* Join the job that started this process (without one: a job of one worker), open the device, transport and comm.
+/* Join the job that started this process (without one: a job of one worker), bind it (placement.h), open the device, transport and comm.
  * `workers`: as demanded by -n, 0 = whatever the job has; a job of another size is refused, and so is working alone
  * unasked in an allocation for several. `wants`: WORKER_.... accelerator: NULL for host memory. On failure call
  * worker_close(), too. */

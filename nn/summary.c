@@ -270,6 +270,7 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
          json_object_set_new(object, "workers_per_card", sharers_json(trainer)) != 0 ||
          json_object_set_new(object, "deterministic", json_boolean(request->deterministic)) != 0 ||
          json_object_set_new(object, "decided", text_json(decided)) != 0 ||
+         (request->placement != NULL && json_object_set(object, "placement", request->placement) != 0) ||
          json_object_set_new(object, "wire", wire_json(request->wire)) != 0 ||
          json_object_set_new(object, "inject", inject_json(request->inject)) != 0 ||
          json_object_set_new(object, "files_hash", files_hash_json(request->spec)) != 0)) {

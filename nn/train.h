@@ -108,6 +108,7 @@ struct train_request {
     int loaders;        /* threads that make images ahead; 0: in the step */
     int image_size;     /* pixels; replay: the profile's instead   */
     int batch, threads; /* of one worker                           */
+    json_t *placement;  /* where workers and threads run, for the summary; NULL: not told */
     uint64_t seed;
 
     uint64_t steps; /* 0: by epochs                             */
