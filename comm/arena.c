@@ -22,10 +22,10 @@ static uint64_t needed(const struct node *node, size_t bytes)
 {
     const uint64_t mine = atomic_load(&node->block->arena_bytes) + bytes;
     uint64_t sum = bytes;
-    for (int peer = 0; peer < node->size; peer++) {
-        if (peer == node->rank || node->neighbour[peer].block == NULL)
+    for (int place = 0; place < node->count; place++) {
+        if (place == node->self || node->neighbour[place].block == NULL)
             continue;
-        const uint64_t theirs = atomic_load(&node->neighbour[peer].block->arena_bytes);
+        const uint64_t theirs = atomic_load(&node->neighbour[place].block->arena_bytes);
         sum += theirs < mine ? mine - theirs : 0;
     }
     return sum;
@@ -206,8 +206,8 @@ static void unmap(struct node *node, struct neighbour *n, int k)
 
 void node_release_imports(struct node *node, bool all)
 {
-    for (int peer = 0; peer < node->size; peer++) {
-        struct neighbour *n = &node->neighbour[peer];
+    for (int place = 0; place < node->count; place++) {
+        struct neighbour *n = &node->neighbour[place];
         for (int k = 0; n->arena != NULL && k < NODE_ARENAS; k++)
             if (n->arena[k].imported && (all || atomic_load(&n->block->arena[k].serial) != n->arena[k].serial))
                 unmap(node, n, k);
@@ -239,7 +239,7 @@ static enum status import(struct node *node, struct neighbour *n, int k, uint32_
 /* Memory of a device. In one process an address serves. */
 static enum status foreign_import(struct node *node, int peer, const struct node_place *place)
 {
-    struct neighbour *n = &node->neighbour[peer];
+    struct neighbour *n = neighbour_of(node, peer);
     const int k = (int)place->arena - 1;
     const struct shown_arena *shown = &n->block->arena[k];
     if (n->pid == getpid())
@@ -260,7 +260,7 @@ static void register_staging(struct node *node, struct foreign_arena *arena)
 
 static enum status foreign_map(struct node *node, int peer, const struct node_place *place)
 {
-    struct neighbour *n = &node->neighbour[peer];
+    struct neighbour *n = neighbour_of(node, peer);
     struct foreign_arena *arena = &n->arena[place->arena - 1];
     const struct shown_arena *shown = &n->block->arena[place->arena - 1];
     int file = -1;
@@ -287,7 +287,7 @@ static enum status foreign_map(struct node *node, int peer, const struct node_pl
 
 enum status node_map(struct node *node, int peer, const struct node_place *place, size_t bytes, const void **data)
 {
-    struct neighbour *n = &node->neighbour[peer];
+    struct neighbour *n = neighbour_of(node, peer);
     if (place->arena == 0 || place->arena > NODE_ARENAS || place->serial == 0)
         return fail(STATUS_FORMAT, "node memory: worker %d names an arena %u", peer, (unsigned)place->arena);
     if (n->arena == NULL) {
@@ -311,7 +311,7 @@ enum status node_read(const struct node *node, int peer, const struct node_place
     for (size_t done = 0; done < bytes;) {
         struct iovec local = {.iov_base = here + done, .iov_len = bytes - done};
         struct iovec remote = {.iov_base = (void *)(uintptr_t)(place->offset + done), .iov_len = bytes - done};
-        const ssize_t n = process_vm_readv((pid_t)node->neighbour[peer].pid, &local, 1, &remote, 1, 0);
+        const ssize_t n = process_vm_readv((pid_t)neighbour_of(node, peer)->pid, &local, 1, &remote, 1, 0);
         if (n <= 0)
             return fail(STATUS_PEER_LOST, "node memory: read %zu bytes of worker %d: %s", bytes, peer,
                         n < 0 ? strerror(errno) : "nothing there");
@@ -331,8 +331,8 @@ void arenas_close(struct node *node)
         else
             hide(node, k);
     }
-    for (int peer = 0; node->neighbour != NULL && peer < node->size; peer++) {
-        struct neighbour *n = &node->neighbour[peer];
+    for (int p = 0; node->neighbour != NULL && p < node->count; p++) {
+        struct neighbour *n = &node->neighbour[p];
         for (int k = 0; n->arena != NULL && k < NODE_ARENAS; k++)
             unmap(node, n, k);
         free(n->arena);

@@ -287,8 +287,8 @@ enum status collective_dispute(struct comm *comm, const struct collective *c, in
     comm->dispute_until = clock_ns() + DISPUTE_NS;
     struct wire_header header = {.class = WIRE_CALL, .team = c->team->id, .epoch = c->epoch};
     size_t bytes = strlen(call);
-    if (bytes > comm->small_bytes - WIRE_HEADER_BYTES)
-        bytes = comm->small_bytes - WIRE_HEADER_BYTES;
+    if (bytes > eager_most(comm, peer))
+        bytes = eager_most(comm, peer);
     return comm_send_small(comm, NULL, peer, &header, call, bytes);
 }
 

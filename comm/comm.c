@@ -21,11 +21,12 @@
 #define DEFAULT_DEADLINE 30.0
 #define LONGEST_WAIT_NS 1000000
 #define DEVICE_WAIT_NS 50000 /* a device's queues wake nobody */
-#define THREAD_SLEEP_NS 20000
+#define SHORTEST_SLEEP_NS 20000
+#define LONGEST_LOOK_NS 200000 /* a message of the network may wait so long for a worker that sleeps on its neighbours */
+#define BOTH_YIELDS 100        /* empty rounds in which it only yields */
 #define THREAD_YIELDS 50 /* empty rounds in which the progress thread only yields */
 #define SMALL_LEAST 512  /* bytes of a small message's buffer */
 #define BATCH 32         /* completions or messages taken at once */
-#define NODE_EAGER 8192  /* bytes that are copied through the rings of a node; what is longer is read in place */
 
 /* Rounds of progress without any, after which reductions no longer wait to read a neighbour's memory in place: it may
  * be that the neighbour waits for them. */
@@ -242,7 +243,7 @@ static enum status flush_outbox(struct comm *comm, struct outbox *outbox, bool *
 {
     while (outbox->waiting.first != NULL) {
         struct task *task = outbox->waiting.first;
-        if (comm->node == NULL) {
+        if (!is_near(comm, task->peer)) {
             const enum status status = hand_over(comm, task);
             if (status != STATUS_OK)
                 return status < 0 ? status : STATUS_OK;
@@ -382,7 +383,7 @@ static enum status send_on_network(struct comm *comm, struct collective *collect
     struct task *task = outbox->open;
     const bool listed = task != NULL;
     if (task != NULL &&
-        (task->collective != collective || task->bytes + WIRE_HEADER_BYTES + header->bytes > comm->small_bytes)) {
+        (task->collective != collective || task->bytes + WIRE_HEADER_BYTES + header->bytes > comm->network_bytes)) {
         TRY(outbox_close(comm, outbox));
         task = NULL;
     }
@@ -403,7 +404,7 @@ enum status comm_send_small(struct comm *comm, struct collective *collective, in
     struct task *task = NULL;
     header->source = (uint16_t)comm->transport->rank;
     header->bytes = (uint32_t)bytes;
-    if (comm->node == NULL)
+    if (!is_near(comm, peer))
         return send_on_network(comm, collective, peer, header, payload);
     if (comm->outbox[peer].waiting.first == NULL) {
         unsigned char encoded[WIRE_HEADER_BYTES];
@@ -425,7 +426,7 @@ static enum status pool_post(struct comm *comm)
         return STATUS_NO_MEMORY;
     }
     task->data = task->buffer;
-    task->bytes = comm->small_bytes;
+    task->bytes = comm->network_bytes;
     return task_submit(comm, task);
 }
 
@@ -558,11 +559,24 @@ static enum status progress_node(struct comm *comm, bool *moved)
     return STATUS_OK;
 }
 
+/* What one path brings may have the other send. */
+static enum status progress_both(struct comm *comm, bool *moved)
+{
+    bool by_network = false;
+    TRY(progress_node(comm, moved));
+    TRY(progress_transport(comm, &by_network));
+    if (!by_network)
+        return STATUS_OK;
+    *moved = true;
+    node_kick(comm->node);
+    return STATUS_OK;
+}
+
 static enum status progress_host(struct comm *comm, bool *moved)
 {
     if (comm->node == NULL)
         return progress_transport(comm, moved);
-    TRY(progress_node(comm, moved));
+    TRY(comm->mixed ? progress_both(comm, moved) : progress_node(comm, moved));
     comm->quiet = *moved ? 0 : comm->quiet + 1;
     if (comm->quiet % QUIET_ROUNDS != QUIET_ROUNDS - 1)
         return STATUS_OK;
@@ -628,11 +642,29 @@ static enum status idle_check(struct comm *comm, unsigned idle)
     return status < 0 ? comm_fail(comm, status) : STATUS_OK;
 }
 
+/* Longer and longer. */
+static uint64_t sleep_ns(unsigned idle, unsigned yields, uint64_t longest)
+{
+    const uint64_t ns = SHORTEST_SLEEP_NS * (uint64_t)(1 + (idle - yields) / 16);
+    return ns < longest ? ns : longest;
+}
+
+/* Nobody can sleep on both paths: neighbours wake us, and the network is looked at now and then. */
+static void wait_for_both(struct comm *comm, unsigned idle)
+{
+    if (idle < BOTH_YIELDS)
+        (void)sched_yield();
+    else if (node_drowse(comm->node))
+        node_sleep(comm->node, sleep_ns(idle, BOTH_YIELDS, LONGEST_LOOK_NS));
+}
+
 enum status comm_idle(struct comm *comm, unsigned idle)
 {
     const uint64_t ns = comm->link != NULL ? DEVICE_WAIT_NS : LONGEST_WAIT_NS;
     TRY(idle_check(comm, idle));
-    if (comm->node != NULL)
+    if (comm->node != NULL && comm->mixed)
+        wait_for_both(comm, idle);
+    else if (comm->node != NULL)
         node_wait(comm->node, ns, idle);
     else
         comm->transport->ops->wait(comm->transport, ns, idle);
@@ -652,7 +684,7 @@ void comm_leave(struct comm *comm)
 {
     if (comm->node != NULL)
         node_kick(comm->node);
-    else if (comm->open != NULL && comm->status == STATUS_OK) {
+    if (comm->open != NULL && comm->status == STATUS_OK) {
         const enum status status = comm_flush(comm);
         if (status < 0)
             (void)!comm_fail(comm, status);
@@ -669,12 +701,12 @@ void comm_leave(struct comm *comm)
 static void thread_wait(struct comm *comm, unsigned idle)
 {
     const bool tired = idle > THREAD_YIELDS, asleep = tired && comm->node != NULL && node_drowse(comm->node);
-    const uint64_t ns = THREAD_SLEEP_NS * (uint64_t)(1 + (idle - THREAD_YIELDS) / 16);
+    const uint64_t ns = tired ? sleep_ns(idle, THREAD_YIELDS, LONGEST_WAIT_NS / 2) : 0;
     pthread_mutex_unlock(&comm->lock);
     if (asleep)
-        node_sleep(comm->node, comm->link != NULL ? DEVICE_WAIT_NS : LONGEST_WAIT_NS);
+        node_sleep(comm->node, comm->mixed ? ns : comm->link != NULL ? DEVICE_WAIT_NS : LONGEST_WAIT_NS);
     else if (tired && comm->node == NULL)
-        clock_sleep_ns(ns < LONGEST_WAIT_NS / 2 ? ns : LONGEST_WAIT_NS / 2);
+        clock_sleep_ns(ns);
     else
         (void)sched_yield();
     pthread_mutex_lock(&comm->lock);
@@ -851,13 +883,17 @@ enum status comm_open(const struct comm_request *request, struct comm **out)
     comm->scratch = request->scratch > 0 ? request->scratch : COMM_SCRATCH;
     comm->deadline = request->deadline > 0 ? request->deadline : DEFAULT_DEADLINE;
     comm->node = request->transport->node;
-    comm->small_bytes = comm->node != NULL ? WIRE_HEADER_BYTES + NODE_EAGER : eager_bytes(comm);
+    comm->mixed = request->transport->mixed;
+    comm->network_bytes = eager_bytes(comm);
+    comm->small_bytes = uses_network(comm) ? comm->network_bytes : 0;
+    if (comm->node != NULL && comm->small_bytes < WIRE_HEADER_BYTES + NODE_EAGER)
+        comm->small_bytes = WIRE_HEADER_BYTES + NODE_EAGER;
     pthread_mutex_init(&comm->lock, NULL);
     pthread_cond_init(&comm->work, NULL);
     if (comm->window > 64 || comm->segment < 8)
         TRY_TO(done, fail(STATUS_USAGE, "comm: segment must be at least 8 bytes and window 1..64"));
     TRY_TO(done, world_fill(comm));
-    for (int i = 0; i < POOL_BUFFERS && comm->node == NULL; i++)
+    for (int i = 0; i < POOL_BUFFERS && uses_network(comm); i++)
         TRY_TO(done, pool_post(comm));
     if (request->device != NULL)
         TRY_TO(done, device_link_open(comm, request->device));

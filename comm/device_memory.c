@@ -154,7 +154,7 @@ static bool can_import(const struct device_link *link, const struct probe *probe
     return true;
 }
 
-/* Everyone tries everyone's, and everyone hears what came of it. */
+/* Everyone tries its neighbours', and everyone hears what came of it. */
 static enum status ask_all(struct device_link *link, const struct probe *mine)
 {
     enum status status = STATUS_OK;
@@ -166,9 +166,9 @@ static enum status ask_all(struct device_link *link, const struct probe *mine)
     TRY_TO(done, memory_zeroed(&answers, workers, 1));
     TRY_TO(done, job_allgather(job, mine, sizeof *mine, memory));
     for (size_t r = 0; r < workers; r++)
-        reads = reads && can_import(link, (const struct probe *)memory + r);
+        reads = reads && (!is_near(link->comm, (int)r) || can_import(link, (const struct probe *)memory + r));
     TRY_TO(done, job_allgather(job, &reads, sizeof reads, answers));
-    link->shares = true;
+    link->shares = link->comm->node != NULL;
     for (size_t r = 0; r < workers; r++)
         link->shares = link->shares && ((const unsigned char *)answers)[r] != 0;
 done:
@@ -183,16 +183,17 @@ enum status device_share(struct device_link *link)
     const struct device_ops *ops = link->device->ops;
     struct probe probe = {.pid = getpid()};
     void *memory = NULL;
-    if (comm->node == NULL)
+    if (comm->node == NULL && !comm->mixed)
         return STATUS_OK;
-    node_use_device(comm->node, link->device);
+    if (comm->node != NULL)
+        node_use_device(comm->node, link->device);
     TRY(ops->alloc(link->device, PROBE_BYTES, &memory));
     probe.exported = ops->export_memory(link->device, memory, &probe.card) == STATUS_OK;
     enum status status = STATUS_OK;
     if (comm->job != NULL)
         status = ask_all(link, &probe);
     else
-        link->shares = probe.exported != 0; /* loopback: all are in this process */
+        link->shares = comm->node != NULL && probe.exported != 0; /* loopback: all are in this process */
     ops->free(link->device, memory);
     return status;
 }

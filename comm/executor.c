@@ -129,10 +129,10 @@ static void loose_remove(struct comm *comm, struct task *task)
 /* ---- small messages going out ---- */
 
 /* Small enough to be copied on its way. With segments that are all so small, only grants bound what is under way. */
-bool is_eager(const struct collective *c, size_t bytes)
+bool is_eager(const struct collective *c, int peer, size_t bytes)
 {
     const struct comm *comm = c->team->comm;
-    const size_t limit = comm->small_bytes - WIRE_HEADER_BYTES;
+    const size_t limit = eager_most(comm, peer);
     return bytes <= limit && comm->segment > limit;
 }
 
@@ -437,7 +437,7 @@ static enum status take_offer(struct collective *c, struct task *task, const voi
 static enum status received(struct collective *c, struct task *task, uint8_t class, const void *payload, size_t bytes)
 {
     const enum status status = class == WIRE_EAGER && task->kind == TASK_EXPECT ? deliver(c, task, payload, bytes)
-                               : class == WIRE_OFFER && task->kind == TASK_EXPECT && c->team->comm->node != NULL
+                               : class == WIRE_OFFER && task->kind == TASK_EXPECT && is_near(c->team->comm, task->peer)
                                    ? take_offer(c, task, payload, bytes)
                                    : fail(STATUS_FORMAT, "%s: rank %d sends what was not due", c->name, task->peer);
     if (status < 0)
@@ -644,24 +644,26 @@ static enum status start_send(struct collective *c, const struct action *action)
     struct comm *comm = c->team->comm;
     struct task *task = NULL;
     const void *data = place_read(c, &action->src);
+    const int peer = c->team->ranks[action->op.peer];
     size_t bytes = most_bytes(c, action->src.count);
     c->traffic.messages_sent += action->first;
-    if (is_eager(c, bytes)) {
+    if (is_eager(c, peer, bytes)) {
         if (c->coder != NULL) {
             bytes = coder_encode(c->coder, data, action->src.offset, action->src.count, coder_room(c->coder));
             data = coder_room(c->coder);
         }
         c->traffic.bytes_sent += bytes;
-        TRY(send_small(c, c->team->ranks[action->op.peer], WIRE_EAGER, action, data, bytes));
+        TRY(send_small(c, peer, WIRE_EAGER, action, data, bytes));
         slices_complete(c->running, action); /* the payload was copied */
         return STATUS_OK;
     }
     if (c->coder == NULL)
         c->traffic.bytes_sent += bytes;
-    TRY(new_task(c, comm->node != NULL ? TASK_OFFER : TASK_SEND, action, &task));
+    const bool offers = is_near(comm, peer);
+    TRY(new_task(c, offers ? TASK_OFFER : TASK_SEND, action, &task));
     task->data = data;
     task->bytes = bytes;
-    if (comm->node != NULL)
+    if (offers)
         return start_offer(c, task);
     struct task *early = table_take(c, true, task->peer, action->op.lane, action->sequence);
     if (early == NULL) {
@@ -695,7 +697,8 @@ static enum status start_post(struct collective *c, const struct action *action)
     struct comm *comm = c->team->comm;
     struct task *task = NULL;
     const size_t bytes = most_bytes(c, action->dst.count);
-    const bool expect = comm->node != NULL || is_eager(c, bytes);
+    const int peer = c->team->ranks[action->op.peer];
+    const bool expect = is_near(comm, peer) || is_eager(c, peer, bytes);
     TRY(new_task(c, expect ? TASK_EXPECT : TASK_RECEIVE, action, &task));
     task->bytes = bytes;
     if (expect)

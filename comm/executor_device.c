@@ -261,8 +261,8 @@ enum status device_start_send(struct collective *c, const struct action *action)
     task->bytes = most_bytes(c, action->src.count); /* halves have one length */
     c->traffic.messages_sent += action->first;
     c->traffic.bytes_sent += task->bytes;
-    const bool eager = is_eager(c, task->bytes);
-    if (!eager && (comm->node == NULL || !comm->link->shares))
+    const bool eager = is_eager(c, task->peer, task->bytes);
+    if (!eager && !(is_near(comm, task->peer) && comm->link->shares))
         return await_grant(c, task);
     const enum status status = eager ? leave(c, task, SHELF_SMALL, STEP_EAGER) : prepare_offer(c, task);
     if (status < 0)
@@ -386,13 +386,14 @@ enum status device_start_post(struct collective *c, const struct action *action)
     struct comm *comm = c->team->comm;
     struct task *task = NULL;
     const size_t bytes = most_bytes(c, action->dst.count);
-    const bool eager = is_eager(c, bytes);
-    TRY(new_task(c, eager || comm->node != NULL ? TASK_EXPECT : TASK_RECEIVE, action, &task));
+    const int peer = c->team->ranks[action->op.peer];
+    const bool eager = is_eager(c, peer, bytes), near = is_near(comm, peer);
+    TRY(new_task(c, eager || near ? TASK_EXPECT : TASK_RECEIVE, action, &task));
     task->bytes = bytes;
-    if (eager || (comm->node != NULL && comm->link->shares))
+    if (eager || (near && comm->link->shares))
         return start_expecting(c, task);
     enum status status = STATUS_OK;
-    if (comm->node != NULL)
+    if (near)
         status = executor_grant(task);
     else
         status = device_buffer_take(comm->link, SHELF_STAGING, &task->staging);
@@ -400,7 +401,7 @@ enum status device_start_post(struct collective *c, const struct action *action)
         task_give(comm, task);
         return status;
     }
-    if (comm->node != NULL)
+    if (near)
         return start_expecting(c, task);
     task->data = task->staging->memory;
     return task_submit(comm, task);
@@ -412,7 +413,7 @@ static enum status send_staged(struct collective *c, struct task *task)
 {
     slices_complete(c->running, &task->action); /* its memory may be overwritten */
     task->data = task->staging->memory;
-    return c->team->comm->node != NULL ? offer(c, task) : task_submit(c->team->comm, task);
+    return is_near(c->team->comm, task->peer) ? offer(c, task) : task_submit(c->team->comm, task);
 }
 
 static enum status send_eager(struct collective *c, struct task *task)

@@ -7,7 +7,6 @@
 #include "comm/coder.h"
 #include "comm/device.h"
 #include "comm/internal.h"
-#include "comm/node.h"
 
 /* What an offer says besides its header. */
 struct offer {
@@ -50,7 +49,7 @@ static inline size_t most_bytes(const struct collective *c, size_t count)
 void table_add(struct collective *c, struct task *task);
 /* Takes the task out; NULL: there is none. */
 struct task *table_take(struct collective *c, bool sending, int peer, uint16_t lane, uint64_t sequence);
-bool is_eager(const struct collective *c, size_t bytes);
+bool is_eager(const struct collective *c, int peer, size_t bytes);
 enum status send_small(struct collective *c, int peer, enum wire_class class, const struct action *action,
                        const void *payload, size_t bytes) MUST_CHECK;
 enum status tell_read(struct collective *c, const struct task *task) MUST_CHECK;

@@ -206,6 +206,8 @@ static void fabric_describe(const struct transport *transport, struct text *text
 {
     const struct fabric *fabric = (const struct fabric *)transport;
     uint32_t version = fi_version();
+    if (transport->mixed)
+        text_addf(text, "node memory among the workers of a host (%s), between hosts ", fabric->nodes);
     text_addf(text, "%s, libfabric %u.%u", fabric->provider, FI_MAJOR(version), FI_MINOR(version));
     if (fabric->family == FAMILY_SHARED_MEMORY)
         text_addf(text, ", node memory %s, CMA %s", transport->node != NULL ? "yes" : "no", fabric->cma ? "yes" : "no");

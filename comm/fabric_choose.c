@@ -21,11 +21,11 @@
 #define NET_EAGER (((size_t)64 << 10) + WIRE_HEADER_BYTES)
 
 static const struct fabric_choice choices[] = {
-    {"shm", "shm", FAMILY_SHARED_MEMORY, 4096, 0, 0},
-    {"tcp", "tcp;ofi_rxm", FAMILY_IP, 8192, IP_SEGMENT, IP_WINDOW},
-    {"net", "net", FAMILY_IP, NET_EAGER, IP_SEGMENT, IP_WINDOW},
-    {"verbs", "verbs;ofi_rxm", FAMILY_DEVICE, 8192, 0, 0},
-    {"efa", "efa", FAMILY_DEVICE, 8192, 0, 0},
+    {"shm", "shm", FAMILY_SHARED_MEMORY, 4096, 0, 0, true},
+    {"tcp", "tcp;ofi_rxm", FAMILY_IP, 8192, IP_SEGMENT, IP_WINDOW, false},
+    {"net", "net", FAMILY_IP, NET_EAGER, IP_SEGMENT, IP_WINDOW, false},
+    {"verbs", "verbs;ofi_rxm", FAMILY_DEVICE, 8192, 0, 0, false},
+    {"efa", "efa", FAMILY_DEVICE, 8192, 0, 0, false},
 };
 #define CHOICES (sizeof choices / sizeof choices[0])
 #define CHOICE_SHM (&choices[0])
@@ -136,6 +136,7 @@ static struct fabric_choice choice_raw(const char *provider)
         if (strcmp(choices[i].provider, provider) == 0)
             choice = choices[i];
     choice.name = choice.provider = provider;
+    choice.with_node = false;
     return choice;
 }
 
@@ -159,5 +160,7 @@ enum status fabric_choose(const struct fabric_request *request, struct fabric_ch
         choice->provider = CHOICE_NET->provider;
         choice->eager_limit = CHOICE_NET->eager_limit;
     }
+    if (automatic && survey->elsewhere >= 0)
+        choice->with_node = true;
     return STATUS_OK;
 }

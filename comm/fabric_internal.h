@@ -26,6 +26,7 @@ struct fabric_choice {
     enum fabric_family family;
     size_t eager_limit, segment;
     unsigned window;
+    bool with_node; /* the workers of a node use its memory instead */
 };
 
 /* What the workers make of what each tells of its host. */
@@ -44,6 +45,7 @@ struct fabric {
     bool sleeps;  /* the completion queue can be slept on                                            */
     bool cma;     /* shm: one copy, straight from the sender's memory                                */
     char name[FABRIC_NAME_BYTES], provider[FABRIC_NAME_BYTES], address[HOST_ADDRESS_BYTES];
+    char nodes[64]; /* workers of each node, where only those of a node share memory: "2+1+1+2" */
     struct fi_info *info;
     struct fid_fabric *fabric;
     struct fid_domain *domain;

@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "algos/layout.h"
 #include "base/memory.h"
 #include "comm/fabric_internal.h"
 #include "comm/job.h"
@@ -234,49 +235,87 @@ static enum status meet(struct fabric *fabric, struct job *job, struct card *min
     return status;
 }
 
+static void copy_name(char *to, size_t size, const char *from)
+{
+    size_t length = strlen(from);
+    if (length >= size)
+        length = size - 1;
+    memcpy(to, from, length);
+    to[length] = '\0';
+}
+
 struct node_outcome {
     int32_t attached, reads;
 };
 
-/* All workers attach to each other's memory, or none has any: then the provider does it all. */
-static enum status node_meet(struct node *node, struct job *job, const struct node_card *cards, bool *usable)
+static int workers_at(const struct layout *layout, int node)
 {
-    struct node_outcome mine = {0}, *all = NULL;
-    void *memory = NULL;
-    bool reads = false;
-    TRY(memory_zeroed(&memory, (size_t)job_size(job), sizeof mine));
-    all = memory;
-    mine.attached = node != NULL && node_attach(node, cards, &reads) == STATUS_OK;
-    mine.reads = reads;
-    const enum status status = job_allgather(job, &mine, sizeof mine, all);
-    *usable = status == STATUS_OK;
-    reads = true;
-    for (int rank = 0; status == STATUS_OK && rank < job_size(job); rank++) {
-        *usable = *usable && all[rank].attached != 0;
-        reads = reads && all[rank].reads != 0;
-    }
-    if (*usable)
-        node_permit_reads(node, reads);
-    free(memory);
-    return status;
+    int workers = 0;
+    for (int rank = 0; rank < layout->workers; rank++)
+        workers += layout->node_of[rank] == node;
+    return workers;
 }
 
+/* All workers of a node have attached to each other's memory; *reads: and can read it. */
+static bool node_usable(const struct layout *layout, int node, const struct node_outcome *all, bool *reads)
+{
+    *reads = true;
+    for (int rank = 0; rank < layout->workers; rank++) {
+        if (layout->node_of[rank] == node && all[rank].attached == 0)
+            return false;
+        *reads = *reads && (layout->node_of[rank] != node || all[rank].reads != 0);
+    }
+    return workers_at(layout, node) > 1 || layout->nodes == 1;
+}
+
+/* What has come of it: the workers of a node share its memory, or none of them does. */
+static void node_settle(struct fabric *fabric, const struct layout *layout, const struct node_outcome *all,
+                        struct node **node)
+{
+    const int here = layout->node_of[fabric->transport.rank];
+    struct text nodes = {0};
+    bool reads = false;
+    for (int n = 0; n < layout->nodes && layout->nodes > 1; n++) {
+        const bool usable = node_usable(layout, n, all, &reads);
+        fabric->transport.mixed = fabric->transport.mixed || usable;
+        text_addf(&nodes, "%s%d", n > 0 ? "+" : "", usable ? workers_at(layout, n) : 1);
+    }
+    if (fabric->transport.mixed) {
+        copy_name(fabric->nodes, sizeof fabric->nodes, text_string(&nodes));
+        copy_name(fabric->name, sizeof fabric->name, "shm+tcp");
+    }
+    text_release(&nodes);
+    if (*node == NULL || !node_usable(layout, here, all, &reads))
+        return;
+    node_permit_reads(*node, reads);
+    fabric->transport.node = *node;
+    *node = NULL;
+}
+
+/* Collective over the job, also for workers that have no neighbours. */
 static enum status node_open(struct fabric *fabric, struct job *job)
 {
-    struct node_card mine;
+    const struct layout *layout = job_layout(job);
+    const int rank = job_rank(job), size = job_size(job);
+    struct node_card mine = {.magic = 0};
+    struct node_outcome outcome = {0};
     struct node *node = NULL;
-    void *cards = NULL;
-    bool usable = false;
-    TRY(memory_zeroed(&cards, (size_t)job_size(job), sizeof mine));
-    (void)!node_create(job_rank(job), job_size(job), fabric->crowded, &node, &mine); /* the card tells */
-    enum status status = job_allgather(job, &mine, sizeof mine, cards);
-    if (status == STATUS_OK)
-        status = node_meet(node, job, cards, &usable);
-    if (status == STATUS_OK && usable)
-        fabric->transport.node = node;
-    else
-        node_close(node);
+    void *cards = NULL, *all = NULL;
+    bool reads = false;
+    enum status status = STATUS_OK;
+    TRY_TO(done, memory_zeroed(&cards, (size_t)size, sizeof mine));
+    TRY_TO(done, memory_zeroed(&all, (size_t)size, sizeof outcome));
+    if (workers_at(layout, layout->node_of[rank]) > 1)
+        (void)!node_create(rank, size, layout->node_of, fabric->crowded, &node, &mine); /* the card tells */
+    TRY_TO(done, job_allgather(job, &mine, sizeof mine, cards));
+    outcome.attached = node != NULL && node_attach(node, cards, &reads) == STATUS_OK;
+    outcome.reads = reads;
+    TRY_TO(done, job_allgather(job, &outcome, sizeof outcome, all));
+    node_settle(fabric, layout, all, &node);
+done:
+    node_close(node);
     free(cards);
+    free(all);
     return status;
 }
 
@@ -293,23 +332,14 @@ static void expect_peers(int size)
     text_release(&number);
 }
 
-static void copy_name(char to[FABRIC_NAME_BYTES], const char *from)
-{
-    size_t length = strlen(from);
-    if (length >= FABRIC_NAME_BYTES)
-        length = FABRIC_NAME_BYTES - 1;
-    memcpy(to, from, length);
-    to[length] = '\0';
-}
-
 static enum status fabric_create(struct job *job, const struct fabric_choice *choice, struct fabric **out)
 {
     void *block;
     TRY(memory_zeroed(&block, 1, sizeof(struct fabric)));
     struct fabric *fabric = block;
     *out = fabric;
-    copy_name(fabric->name, choice->name);
-    copy_name(fabric->provider, choice->provider);
+    copy_name(fabric->name, sizeof fabric->name, choice->name);
+    copy_name(fabric->provider, sizeof fabric->provider, choice->provider);
     fabric->family = choice->family;
     fabric->crowded = job_is_crowded(job);
     fabric->transport = (struct transport){.ops = &fabric_ops,
@@ -339,7 +369,7 @@ enum status fabric_open(const struct fabric_request *request, struct transport *
     if (card.status != STATUS_OK)
         strncat(memset(card.text, 0, sizeof card.text), status_message(), sizeof card.text - 1);
     TRY_TO(out, meet(fabric, request->job, &card));
-    if (fabric->family == FAMILY_SHARED_MEMORY && request->provider == NULL)
+    if (choice.with_node)
         TRY_TO(out, node_open(fabric, request->job));
     *transport = &fabric->transport;
     fabric = NULL;

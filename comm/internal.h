@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "comm/comm.h"
+#include "comm/node.h"
 #include "comm/slices.h"
 #include "comm/transport.h"
 #include "comm/wire.h"
@@ -98,7 +99,8 @@ struct device_link;
 
 struct comm {
     struct transport *transport;
-    struct node *node; /* the transport's; NULL: none. With it the transport itself is left alone          */
+    struct node *node; /* the transport's; NULL: none. Unless `mixed` the transport itself is then left alone      */
+    bool mixed;        /* some of the other workers may be neighbours, others are not                                */
     struct job *job;
     struct device_link *link; /* to the device; NULL: none                                                         */
     size_t segment;
@@ -132,6 +134,7 @@ struct comm {
     size_t landing_spares, landing_capacity;
     struct plain *plains; /* of comm_alloc() where there is no arena                    */
     size_t small_bytes;   /* size of a small buffer                                                  */
+    size_t network_bytes; /* most of a small message on the network: alike on all workers            */
 
     bool moved;             /* something has happened since progressed_ns                          */
     unsigned quiet;         /* rounds of progress since                                            */
@@ -179,6 +182,26 @@ struct collective {
     bool closing;                       /* on_device: only the queues have still something to do                  */
     struct collective *next, *previous; /* under way in the team                                          */
 };
+
+/* The peer shares memory with us: what goes there goes through the node, else through the transport. */
+static inline bool is_near(const struct comm *comm, int peer)
+{
+    return comm->node != NULL && (!comm->mixed || node_has(comm->node, peer));
+}
+
+/* Some of the workers are reached by the transport. */
+static inline bool uses_network(const struct comm *comm)
+{
+    return comm->node == NULL || comm->mixed;
+}
+
+#define NODE_EAGER 8192 /* bytes that are copied through the rings of a node; what is longer is read in place */
+
+/* Payload of a small message to the peer, at most. */
+static inline size_t eager_most(const struct comm *comm, int peer)
+{
+    return is_near(comm, peer) ? NODE_EAGER : comm->network_bytes - WIRE_HEADER_BYTES;
+}
 
 /* --- comm.c; the lock is held --- */
 enum status comm_fail(struct comm *comm, enum status status); /* remembers this thread's message; returns status */

@@ -5,7 +5,7 @@
  * waits for a send before posting the matching receive, is found out. SHUFFLED and DELAYED hold messages back in a
  * `flying` list, from which the receiver's progress rounds take them in random order; only messages of one (peer, tag)
  * keep theirs. There completions are reported in random order, too, and DELAYED refuses a post now and then with
- * STATUS_AGAIN.
+ * STATUS_AGAIN. HOSTS does all this as well, though only workers of different nodes should send.
  *
  * All randomness is drawn from the endpoint's own counter: cranked from one thread, a seed gives the same run again.
  * One mutex guards the hub, so that each endpoint may live on a thread of its own.
@@ -249,9 +249,14 @@ static enum status check(const struct transport *transport, int peer, uint64_t t
     return STATUS_OK;
 }
 
+static bool delays(const struct hub *hub)
+{
+    return hub->mode == LOOPBACK_DELAYED || hub->mode == LOOPBACK_HOSTS;
+}
+
 static bool refused(struct endpoint *endpoint)
 {
-    return endpoint->hub->mode == LOOPBACK_DELAYED && draw(endpoint, REFUSE_ONE_IN) == 0;
+    return delays(endpoint->hub) && draw(endpoint, REFUSE_ONE_IN) == 0;
 }
 
 static enum status post_send(struct endpoint *from, struct endpoint *to, uint64_t tag, const void *data, size_t bytes,
@@ -269,7 +274,7 @@ static enum status post_send(struct endpoint *from, struct endpoint *to, uint64_
         arrive(to, message);
         return STATUS_OK;
     }
-    if (from->hub->mode == LOOPBACK_DELAYED)
+    if (delays(from->hub))
         message->delay = (unsigned)draw(from, LONGEST_DELAY + 1);
     list_append(&to->flying, message);
     return STATUS_OK;
@@ -373,7 +378,7 @@ static void loopback_cancel(struct transport *transport, struct transfer *transf
 
 static void loopback_describe(const struct transport *transport, struct text *text)
 {
-    static const char *const modes[] = {"in order", "shuffled", "delayed", "node memory"};
+    static const char *const modes[] = {"in order", "shuffled", "delayed", "node memory", "several hosts"};
     const struct endpoint *endpoint = (const struct endpoint *)transport;
     text_addf(text, "loopback, %s", modes[endpoint->hub->mode]);
 }
@@ -459,22 +464,52 @@ static void endpoint_init(struct hub *hub, int rank, uint64_t seed)
     endpoint->posted_last = &endpoint->posted;
 }
 
-/* One endpoint after the other makes its block, then all attach. */
-static enum status nodes_open(struct transport **transports, int size)
+/* Where each worker is. HOSTS: nodes of 2, 1, 3, 2, 1, 3, ... workers, or about a third of them, in turns. */
+static void place_workers(enum loopback_mode mode, uint64_t seed, int size, int *place)
 {
-    enum status status = STATUS_OK;
-    void *memory = NULL;
+    static const int sizes[] = {2, 1, 3};
+    for (int rank = 0, node = 0, room = sizes[0]; rank < size && mode == LOOPBACK_HOSTS; rank++) {
+        place[rank] = seed % 2 == 0 ? node : rank % (size / 3 + 1);
+        if (--room == 0)
+            room = sizes[++node % 3];
+    }
+}
+
+static bool is_alone(const int *place, int rank, int size)
+{
+    int neighbours = 0;
+    for (int other = 0; other < size; other++)
+        neighbours += place[other] == place[rank];
+    return neighbours == 1;
+}
+
+/* One endpoint after the other makes its block, then all attach. */
+static enum status nodes_attach(struct transport **transports, const int *place, int size, struct node_card *cards)
+{
     bool reads = false;
-    TRY(memory_zeroed(&memory, (size_t)size, sizeof(struct node_card)));
-    struct node_card *cards = memory;
     for (int rank = 0; rank < size; rank++)
-        TRY_TO(done, node_create(rank, size, true, &transports[rank]->node, &cards[rank]));
+        if (!transports[rank]->mixed || !is_alone(place, rank, size))
+            TRY(node_create(rank, size, place, true, &transports[rank]->node, &cards[rank]));
     for (int rank = 0; rank < size; rank++) {
-        TRY_TO(done, node_attach(transports[rank]->node, cards, &reads));
+        if (transports[rank]->node == NULL)
+            continue;
+        TRY(node_attach(transports[rank]->node, cards, &reads));
         node_permit_reads(transports[rank]->node, reads);
     }
+    return STATUS_OK;
+}
+
+static enum status nodes_open(struct transport **transports, enum loopback_mode mode, uint64_t seed, int size)
+{
+    enum status status = STATUS_OK;
+    void *place = NULL, *cards = NULL;
+    TRY(memory_zeroed(&place, (size_t)size, sizeof(int)));
+    TRY_TO(done, memory_zeroed(&cards, (size_t)size, sizeof(struct node_card)));
+    place_workers(mode, seed, size, place);
+    status = nodes_attach(transports, place, size, cards);
 done:
-    free(memory);
+    free(place);
+    free(cards);
     return status;
 }
 
@@ -495,10 +530,11 @@ enum status loopback_open(int size, enum loopback_mode mode, uint64_t seed, stru
     for (int rank = 0; rank < size; rank++) {
         endpoint_init(hub, rank, seed);
         transports[rank] = &hub->endpoints[rank].transport;
+        transports[rank]->mixed = mode == LOOPBACK_HOSTS;
     }
-    if (mode != LOOPBACK_NODE)
+    if (mode != LOOPBACK_NODE && mode != LOOPBACK_HOSTS)
         return STATUS_OK;
-    const enum status status = nodes_open(transports, size);
+    const enum status status = nodes_open(transports, mode, seed, size);
     if (status == STATUS_OK)
         return STATUS_OK;
     for (int rank = 0; rank < size; rank++)

@@ -44,10 +44,10 @@ static size_t rounded(size_t bytes, size_t unit)
 
 static enum status block_make(struct node *node)
 {
-    const size_t payload = node->size <= FEW ? PAYLOAD_OF_FEW : PAYLOAD_OF_MANY;
+    const size_t payload = node->count <= FEW ? PAYLOAD_OF_FEW : PAYLOAD_OF_MANY;
     const size_t stride =
         sizeof(struct ring) + payload; /* no whole pages: neighbours' first cells share no cache set */
-    node->block_bytes = rounded(rounded(sizeof(struct block), LINE) + (size_t)node->size * stride, PAGE);
+    node->block_bytes = rounded(rounded(sizeof(struct block), LINE) + (size_t)node->count * stride, PAGE);
     node->fd = memfd_create("chorale-node", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (node->fd < 0 || ftruncate(node->fd, (off_t)node->block_bytes) != 0 ||
         fcntl(node->fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
@@ -65,21 +65,41 @@ static enum status block_make(struct node *node)
     return STATUS_OK;
 }
 
-enum status node_create(int rank, int size, bool crowded, struct node **out, struct node_card *card)
+/* Neighbours stand in the order of their ranks, which is the same for all of them. */
+static enum status places_make(struct node *node, int rank, const int *place)
+{
+    void *memory = NULL;
+    TRY(memory_zeroed(&memory, (size_t)node->size, sizeof(int)));
+    node->place = memory;
+    for (int r = 0; r < node->size; r++) {
+        const bool here = place == NULL || place[r] == place[rank];
+        node->place[r] = here ? node->count++ : NOT_HERE;
+    }
+    if (node->count > NODE_WORDS * 64)
+        return fail(STATUS_UNAVAILABLE, "node memory: %d workers", node->count);
+    node->self = node->place[rank];
+    node->bells = node->count > FEW;
+    TRY(memory_zeroed(&memory, (size_t)node->count, sizeof(struct neighbour)));
+    node->neighbour = memory;
+    for (int r = 0; r < node->size; r++)
+        if (node->place[r] != NOT_HERE)
+            neighbour_of(node, r)->rank = r;
+    TRY(memory_zeroed(&memory, (size_t)node->count, sizeof(int)));
+    node->dirty = memory;
+    TRY(memory_zeroed(&memory, (size_t)node->count, sizeof(int)));
+    node->held = memory;
+    return STATUS_OK;
+}
+
+enum status node_create(int rank, int size, const int *place, bool crowded, struct node **out, struct node_card *card)
 {
     enum status status = STATUS_OK;
     void *memory = NULL;
     *card = (struct node_card){.magic = 0};
     TRY(memory_zeroed(&memory, 1, sizeof(struct node)));
     struct node *node = memory;
-    *node = (struct node){.rank = rank, .size = size, .crowded = crowded, .bells = size > FEW, .fd = -1};
-    TRY_TO(done, size <= NODE_WORDS * 64 ? STATUS_OK : fail(STATUS_UNAVAILABLE, "node memory: %d workers", size));
-    TRY_TO(done, memory_zeroed(&memory, (size_t)size, sizeof(struct neighbour)));
-    node->neighbour = memory;
-    TRY_TO(done, memory_zeroed(&memory, (size_t)size, sizeof(int)));
-    node->dirty = memory;
-    TRY_TO(done, memory_zeroed(&memory, (size_t)size, sizeof(int)));
-    node->held = memory;
+    *node = (struct node){.size = size, .crowded = crowded, .fd = -1};
+    TRY_TO(done, places_make(node, rank, place));
     TRY_TO(done, block_make(node));
     *card = (struct node_card){.magic = node->magic,
                                .pid = getpid(),
@@ -116,9 +136,10 @@ static struct ring *ring_of(struct block *block, int sender)
     return (struct ring *)(void *)(first + (size_t)sender * block->stride);
 }
 
-static enum status neighbour_attach(struct node *node, int peer, const struct node_card *card)
+static enum status neighbour_attach(struct node *node, int place, const struct node_card *card)
 {
-    struct neighbour *n = &node->neighbour[peer];
+    struct neighbour *n = &node->neighbour[place];
+    const int peer = n->rank;
     int file = -1;
     if (card->magic == 0 || card->bytes != node->block_bytes)
         return fail(STATUS_UNAVAILABLE, "node memory: worker %d has none", peer);
@@ -132,8 +153,8 @@ static enum status neighbour_attach(struct node *node, int peer, const struct no
     n->pid = card->pid;
     if (n->block->magic != card->magic || n->block->stride != node->block->stride)
         return fail(STATUS_UNAVAILABLE, "node memory: that of worker %d is another's", peer);
-    n->out = ring_of(n->block, node->rank);
-    n->in = ring_of(node->block, peer);
+    n->out = ring_of(n->block, node->self);
+    n->in = ring_of(node->block, place);
     return STATUS_OK;
 }
 
@@ -152,11 +173,12 @@ static bool can_read(const struct node_card *card)
 enum status node_attach(struct node *node, const struct node_card *cards, bool *reads)
 {
     *reads = true;
-    for (int peer = 0; peer < node->size; peer++) {
-        if (peer == node->rank)
+    for (int place = 0; place < node->count; place++) {
+        const struct node_card *card = &cards[node->neighbour[place].rank];
+        if (place == node->self)
             continue;
-        TRY(neighbour_attach(node, peer, &cards[peer]));
-        *reads = *reads && can_read(&cards[peer]);
+        TRY(neighbour_attach(node, place, card));
+        *reads = *reads && can_read(card);
     }
     return STATUS_OK;
 }
@@ -171,18 +193,29 @@ bool node_reads(const struct node *node)
     return node->reads;
 }
 
+bool node_has(const struct node *node, int peer)
+{
+    return node->place[peer] != NOT_HERE;
+}
+
+int node_workers(const struct node *node)
+{
+    return node->count;
+}
+
 void node_close(struct node *node)
 {
     if (node == NULL)
         return;
     arenas_close(node);
-    for (int peer = 0; node->neighbour != NULL && peer < node->size; peer++)
-        if (node->neighbour[peer].block != NULL)
-            (void)munmap(node->neighbour[peer].block, node->neighbour[peer].block_bytes);
+    for (int k = 0; node->neighbour != NULL && k < node->count; k++)
+        if (node->neighbour[k].block != NULL)
+            (void)munmap(node->neighbour[k].block, node->neighbour[k].block_bytes);
     if (node->block != NULL)
         (void)munmap(node->block, node->block_bytes);
     if (node->fd >= 0)
         (void)close(node->fd);
+    free(node->place);
     free(node->neighbour);
     free(node->dirty);
     free(node->held);
@@ -213,7 +246,8 @@ static bool payload_free(struct neighbour *n, size_t ring_bytes, size_t bytes, u
 enum status node_send(struct node *node, int peer, const unsigned char header[NODE_HEADER_BYTES], const void *payload,
                       size_t bytes)
 {
-    struct neighbour *n = &node->neighbour[peer];
+    const int place = node->place[peer];
+    struct neighbour *n = &node->neighbour[place];
     const size_t ring_bytes = node->block->payload_bytes;
     uint64_t begin = 0;
     if (!cell_free(n))
@@ -235,7 +269,7 @@ enum status node_send(struct node *node, int peer, const unsigned char header[NO
     n->sent++;
     if (!n->kick) {
         n->kick = true;
-        node->dirty[node->dirties++] = peer;
+        node->dirty[node->dirties++] = place;
     }
     return STATUS_OK;
 }
@@ -252,7 +286,7 @@ void node_kick(struct node *node)
         return;
     for (int i = 0; i < node->dirties && node->bells; i++) {
         struct block *block = node->neighbour[node->dirty[i]].block;
-        atomic_fetch_or(&block->bells[node->rank / 64], (uint64_t)1 << (node->rank % 64));
+        atomic_fetch_or(&block->bells[node->self / 64], (uint64_t)1 << (node->self % 64));
     }
     atomic_thread_fence(memory_order_seq_cst);
     for (int i = 0; i < node->dirties; i++) {
@@ -274,12 +308,12 @@ static bool has_come(const struct neighbour *n)
                                 (uint32_t)(n->polled / NODE_CELLS + 1);
 }
 
-static void look(const struct node *node, int peer, struct node_message *message)
+static void look(const struct node *node, int place, struct node_message *message)
 {
-    const struct neighbour *n = &node->neighbour[peer];
+    const struct neighbour *n = &node->neighbour[place];
     const struct cell *cell = &n->in->cell[n->polled % NODE_CELLS];
     const bool far = cell->bytes > sizeof cell->inlined;
-    *message = (struct node_message){.source = peer,
+    *message = (struct node_message){.source = n->rank,
                                      .bytes = cell->bytes,
                                      .header = cell->header,
                                      .payload = far ? n->in->payload + cell->far.begin % node->block->payload_bytes
@@ -290,16 +324,16 @@ static void look(const struct node *node, int peer, struct node_message *message
  * rung again while that has more. */
 static bool peek_bells(struct node *node, struct node_message *message)
 {
-    for (int w = 0; w * 64 < node->size; w++) {
+    for (int w = 0; w * 64 < node->count; w++) {
         _Atomic uint64_t *word = &node->block->bells[w];
         for (uint64_t rung = atomic_load(word); rung != 0; rung = atomic_load(word)) {
-            const int bit = __builtin_ctzll(rung), peer = w * 64 + bit;
+            const int bit = __builtin_ctzll(rung), place = w * 64 + bit;
             const uint64_t mask = (uint64_t)1 << bit;
             atomic_fetch_and(word, ~mask);
-            if (peer >= node->size || !has_come(&node->neighbour[peer]))
+            if (place >= node->count || !has_come(&node->neighbour[place]))
                 continue;
             atomic_fetch_or(word, mask);
-            look(node, peer, message);
+            look(node, place, message);
             return true;
         }
     }
@@ -310,11 +344,11 @@ bool node_peek(struct node *node, struct node_message *message)
 {
     if (node->bells)
         return peek_bells(node, message);
-    for (int i = 0; i < node->size; i++) {
-        const int peer = node->cursor;
-        node->cursor = peer + 1 == node->size ? 0 : peer + 1;
-        if (has_come(&node->neighbour[peer])) {
-            look(node, peer, message);
+    for (int i = 0; i < node->count; i++) {
+        const int place = node->cursor;
+        node->cursor = place + 1 == node->count ? 0 : place + 1;
+        if (has_come(&node->neighbour[place])) {
+            look(node, place, message);
             return true;
         }
     }
@@ -323,10 +357,11 @@ bool node_peek(struct node *node, struct node_message *message)
 
 void node_take(struct node *node, const struct node_message *message)
 {
-    struct neighbour *n = &node->neighbour[message->source];
+    const int place = node->place[message->source];
+    struct neighbour *n = &node->neighbour[place];
     const struct cell *cell = &n->in->cell[n->polled % NODE_CELLS];
     if (n->polled == n->released)
-        node->held[node->helds++] = message->source;
+        node->held[node->helds++] = place;
     n->polled++;
     if (cell->bytes > sizeof cell->inlined)
         n->polled_payload = cell->far.end;
@@ -347,8 +382,8 @@ void node_release(struct node *node)
 
 static bool anything(const struct node *node)
 {
-    for (int peer = 0; peer < node->size; peer++)
-        if (has_come(&node->neighbour[peer]))
+    for (int place = 0; place < node->count; place++)
+        if (has_come(&node->neighbour[place]))
             return true;
     return false;
 }

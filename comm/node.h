@@ -5,6 +5,7 @@
  * and maps those of its neighbours through /proc/PID/fd/N. In it stand, for each sender, a ring of cells of one cache
  * line and a ring of payload, the sleeper's word, and the table of its arenas. A ring has one producer and one consumer:
  * a message costs each of them one line while payload fits the cell. Memory of rings that nobody uses is not touched.
+ * The job may have workers elsewhere: a node knows its own alone.
  *
  * Arenas are the memory that neighbours read in place; they are mapped when first referred to. Other memory is copied
  * by process_vm_readv where the system permits it.
@@ -36,14 +37,19 @@ struct node_card {
     uint64_t probe; /* address of a copy of `magic`, for the probe of process_vm_readv             */
 };
 
-/* The block of worker `rank` of `size`, all on this host. STATUS_UNAVAILABLE with the reason (then *card says so: nobody
- * can attach). `crowded`: more workers than cores, so that waiting never spins. Free with node_close(). */
-enum status node_create(int rank, int size, bool crowded, struct node **node, struct node_card *card) MUST_CHECK;
-/* Map the neighbours' blocks: cards[size], by rank. *reads: process_vm_readv reaches all of them. STATUS_UNAVAILABLE: one
- * of the blocks can't be had. */
+/* The block of worker `rank` of `size`. place[size] tells where each of them is: those that are where `rank` is are its
+ * neighbours; NULL: all are. STATUS_UNAVAILABLE with the reason (then *card says so: nobody can attach). `crowded`: more
+ * workers than cores, so that waiting never spins. Free with node_close(). */
+enum status node_create(int rank, int size, const int *place, bool crowded, struct node **node,
+                        struct node_card *card) MUST_CHECK;
+/* Map the neighbours' blocks: cards[size], by rank, of which only theirs are looked at. *reads: process_vm_readv reaches
+ * all of them. STATUS_UNAVAILABLE: one of the blocks can't be had. */
 enum status node_attach(struct node *node, const struct node_card *cards, bool *reads) MUST_CHECK;
 void node_permit_reads(struct node *node, bool reads); /* what all have found */
 bool node_reads(const struct node *node);
+/* A worker's number (its rank in the job, as everywhere here) is a neighbour's, or our own. */
+bool node_has(const struct node *node, int peer);
+int node_workers(const struct node *node); /* the neighbours and this one */
 void node_close(struct node *node); /* accepts NULL; frees the arenas, too */
 
 /* --- small messages --- */

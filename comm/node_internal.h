@@ -11,7 +11,7 @@
 #define LINE 64
 #define NODE_CELLS 128  /* of one ring */
 #define NODE_ARENAS 256 /* of one worker */
-#define NODE_WORDS 16   /* of 64 doorbells: 1024 workers */
+#define NODE_WORDS 16   /* of 64 doorbells: 1024 neighbours */
 
 /* `lap` counts the rounds of the ring from 1: a cell is full when it shows the lap in which it is awaited. The sender
  * writes it last, so that one line carries word and message. */
@@ -80,6 +80,7 @@ struct neighbour {
     struct block *block;
     size_t block_bytes;
     int64_t pid;
+    int rank;
     struct ring *out;            /* of its block: what we send                                        */
     uint64_t sent, sent_payload; /* positions of the next cell and payload                            */
     uint64_t room, room_payload; /* what it had taken when we last looked                             */
@@ -90,21 +91,30 @@ struct neighbour {
     struct foreign_arena *arena; /* NODE_ARENAS, or NULL: none referred to yet                        */
 };
 
+#define NOT_HERE (-1)
+
 struct node {
-    int rank, size;
+    int self, count; /* this worker's place among its neighbours, itself included, and how many they are    */
+    int size;        /* workers of the job                                                                 */
+    int *place;      /* of each of them among the neighbours; NOT_HERE: none of them                        */
     bool crowded, reads, bells;
     int fd;
     struct block *block;
     size_t block_bytes;
     uint64_t magic;              /* what `probe` points to */
-    struct neighbour *neighbour; /* by rank                                                            */
+    struct neighbour *neighbour; /* by place                                                           */
     int cursor;                  /* where polling goes on                                              */
-    int *dirty, dirties;         /* to be kicked                                                       */
-    int *held, helds;            /* rings with polled and not yet released messages                    */
+    int *dirty, dirties;         /* places to be kicked                                                */
+    int *held, helds;            /* places with polled and not yet released messages                   */
     struct arena arena[NODE_ARENAS];
     uint32_t serials;
     struct device *device; /* NULL: none */
 };
+
+static inline struct neighbour *neighbour_of(const struct node *node, int peer)
+{
+    return &node->neighbour[node->place[peer]];
+}
 
 /* A neighbour's memory file, to be mapped and closed. STATUS_UNAVAILABLE: not to be had, or not as large as said. */
 enum status node_open_fd(int64_t pid, int64_t fd, size_t bytes, int *out) MUST_CHECK;

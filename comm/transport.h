@@ -58,8 +58,10 @@ struct node;
 struct transport {
     const struct transport_ops *ops;
     const char *name;  /* as users type it: "shm", "tcp", "loopback" */
-    struct node *node; /* memory that all workers share (node.h): whoever has it need not send at all; closed with the
-                          transport; NULL: none */
+    struct node *node; /* memory shared with the workers of this node (node.h): to them nothing need be sent; closed with
+                          the transport; NULL: none */
+    bool mixed;        /* some workers share memory with some, and others are elsewhere; alike on all workers. Else those
+                          of `node` are all */
     int rank, size;
     size_t eager_limit; /* messages up to this travel best without the receiver's grant (bytes, with our header) */
     size_t segment;     /* bytes of a segment, and receives posted ahead, that serve it best; 0: no opinion      */
@@ -71,13 +73,14 @@ struct job;
 struct fabric_request {
     struct job *job;
     const char *name;      /* auto, shm, tcp, net, verbs, efa. auto: shm if every worker has it and all are on one host
-                              with one /dev/shm, else tcp; decided jointly over the job's channel. tcp: provider net
-                              where every worker has it, else tcp;ofi_rxm                                      */
+                              with one /dev/shm, else tcp, with node memory among the workers of each host; decided
+                              jointly over the job's channel. tcp: provider net where every worker has it, else
+                              tcp;ofi_rxm                                                                      */
     const char *provider;  /* raw libfabric provider string that overrides `name`; NULL = none                       */
     const char *interface; /* tcp: the interface to use; NULL = lo when all workers are on this host                  */
 };
 
-/* Collective over the job. `shm` comes with node memory where the system permits it, `provider` never does.
+/* Collective over the job. `shm` and `auto` come with node memory where the system permits it, `provider` never does.
  * STATUS_UNAVAILABLE when the provider is missing here, naming it and what to install or free
  * (e.g. /dev/shm too small: wanted and available bytes); STATUS_USAGE for an unknown name. */
 enum status fabric_open(const struct fabric_request *request, struct transport **transport) MUST_CHECK;
@@ -88,7 +91,9 @@ enum loopback_mode {
     LOOPBACK_IN_ORDER,
     LOOPBACK_SHUFFLED, /* messages between different (peer, tag) overtake each other at random */
     LOOPBACK_DELAYED,  /* and are held back for a random number of progress rounds             */
-    LOOPBACK_NODE      /* in order, and the workers share memory as those of a node do         */
+    LOOPBACK_NODE,     /* in order, and the workers share memory as those of a node do         */
+    LOOPBACK_HOSTS     /* delayed between nodes of several sizes, shared memory in each of them: by blocks for an even
+                          seed, else dealt out like cards                                      */
 };
 enum status loopback_open(int size, enum loopback_mode mode, uint64_t seed, struct transport **transports) MUST_CHECK;
 

@@ -120,17 +120,17 @@ static int run(enum loopback_mode mode, struct shape *const *shape)
 
 int main(void)
 {
-    static const enum loopback_mode modes[] = {LOOPBACK_SHUFFLED, LOOPBACK_NODE};
+    static const enum loopback_mode modes[] = {LOOPBACK_SHUFFLED, LOOPBACK_NODE, LOOPBACK_HOSTS};
     struct shape *shape[2] = {NULL, NULL};
     int failed = 0;
     if (make_shape("ring", &shape[0]) < 0 || make_shape("rhd", &shape[1]) < 0) {
         fprintf(stderr, "%s\n", status_message());
         return 1;
     }
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < 3; k++)
         failed += run(modes[k], shape);
     shape_destroy(shape[0]);
     shape_destroy(shape[1]);
-    printf("%d passed, %d failed\n", 2 * WORKERS - failed, failed);
+    printf("%d passed, %d failed\n", 3 * WORKERS - failed, failed);
     return failed > 0;
 }

@@ -177,33 +177,41 @@ static enum status make_shape(int workers, struct shape **shape)
     return status;
 }
 
-int main(void)
+static int run(enum loopback_mode mode, struct shape *shape[WORKERS + 1])
 {
     struct transport *transports[WORKERS];
-    struct shape *shape[WORKERS + 1] = {NULL};
     struct seat seats[WORKERS];
     pthread_t threads[WORKERS];
     int failed = 0;
-    enum status status = loopback_open(WORKERS, LOOPBACK_SHUFFLED, 11, transports);
+    if (loopback_open(WORKERS, mode, 11, transports) < 0)
+        exit(1);
+    for (int r = 0; r < WORKERS; r++) {
+        seats[r] = (struct seat){.rank = r, .transport = transports[r]};
+        for (int n = 0; n <= WORKERS; n++)
+            seats[r].shape[n] = shape[n];
+        if (pthread_create(&threads[r], NULL, worker, &seats[r]) != 0)
+            exit(1);
+    }
+    for (int r = 0; r < WORKERS; r++) {
+        pthread_join(threads[r], NULL);
+        failed += seats[r].failed;
+    }
+    return failed;
+}
+
+int main(void)
+{
+    struct shape *shape[WORKERS + 1] = {NULL};
+    enum status status = STATUS_OK;
     for (int n = 2; status >= 0 && n <= WORKERS; n++)
         status = make_shape(n, &shape[n]);
     if (status < 0) {
         fprintf(stderr, "%s\n", status_message());
         return 1;
     }
-    for (int r = 0; r < WORKERS; r++) {
-        seats[r] = (struct seat){.rank = r, .transport = transports[r]};
-        for (int n = 0; n <= WORKERS; n++)
-            seats[r].shape[n] = shape[n];
-        if (pthread_create(&threads[r], NULL, worker, &seats[r]) != 0)
-            return 1;
-    }
-    for (int r = 0; r < WORKERS; r++) {
-        pthread_join(threads[r], NULL);
-        failed += seats[r].failed;
-    }
+    const int failed = run(LOOPBACK_SHUFFLED, shape) + run(LOOPBACK_HOSTS, shape);
     for (int n = 0; n <= WORKERS; n++)
         shape_destroy(shape[n]);
-    printf("%d passed, %d failed\n", WORKERS - failed, failed);
+    printf("%d passed, %d failed\n", 2 * WORKERS - failed, failed);
     return failed > 0;
 }

@@ -35,7 +35,8 @@ static void crank_open(struct crank *crank, int workers, enum loopback_mode mode
     struct transport *transports[MAX_WORKERS];
     cr_assert_leq(workers, MAX_WORKERS);
     *crank = (struct crank){.workers = workers};
-    EXPECT_OK(loopback_open(workers, mode, 42, transports));
+    const uint64_t seed = 42 + (mode == LOOPBACK_HOSTS ? window % 2 : 0); /* both ways to lay nodes out */
+    EXPECT_OK(loopback_open(workers, mode, seed, transports));
     for (int r = 0; r < workers; r++) {
         const struct comm_request request = {
             .transport = transports[r], .segment = segment, .window = window, .deadline = 20};
@@ -230,7 +231,8 @@ static void run_case(struct crank *crank, const struct shape *shape, const char 
     buffers_free(crank, &buffers);
 }
 
-/* How data travel: by messages; in a node from arenas, from other memory, and where that may not be read. */
+/* How data travel: by messages; in a node from arenas, from other memory, and where that may not be read; in nodes and
+ * by messages between them. */
 static const struct {
     enum loopback_mode mode;
     size_t segment;
@@ -243,8 +245,22 @@ static const struct {
     {.mode = LOOPBACK_NODE, .segment = 1000, .window = 1, .arenas = true},
     {.mode = LOOPBACK_NODE, .segment = 5000, .window = 2},
     {.mode = LOOPBACK_NODE, .segment = 3000, .window = 3, .closed = true},
+    {.mode = LOOPBACK_HOSTS, .segment = 16384, .window = 4, .arenas = true},
+    {.mode = LOOPBACK_HOSTS, .segment = 3000, .window = 1},
 };
 #define WAYS (sizeof ways / sizeof *ways)
+#define WAYS_HOSTS 6 /* the first of several hosts */
+
+/* Few workers go all ways. With more, the first always has its turn, the others at every fifth count, and one of those of
+ * several hosts at every odd one. */
+static bool goes_way(int p, size_t way)
+{
+    if (way == 0 || p <= 3)
+        return true;
+    if (way >= WAYS_HOSTS)
+        return p % 2 != 0 && (size_t)p / 2 % (WAYS - WAYS_HOSTS) == way - WAYS_HOSTS;
+    return (size_t)p % (WAYS_HOSTS - 1) + 1 == way;
+}
 
 static void run_all_cases(const char *spec_text, const struct layout *layout)
 {
@@ -257,8 +273,8 @@ static void run_all_cases(const char *spec_text, const struct layout *layout)
     const size_t counts[] = {0, 1, (size_t)p - 1, (size_t)p, (size_t)p + 1, 1000, 65537};
     unsigned turn = (unsigned)p * 7; /* every type and operator has its turn with every schedule, few meet all sizes */
     for (size_t way = 0; way < WAYS; way++) {
-        if (way > 0 && p > 3 && (size_t)p % (WAYS - 1) + 1 != way)
-            continue; /* each of the others at every fifth worker count, and all where there are few workers */
+        if (!goes_way(p, way))
+            continue;
         cr_assert_eq(setenv("FI_SHM_DISABLE_CMA", ways[way].closed ? "1" : "0", 1), 0);
         crank_open(&crank, p, ways[way].mode, ways[way].segment, ways[way].window);
         for (int r = 0; ways[way].arenas && r < p; r++)

@@ -15,17 +15,27 @@ struct nodes {
     struct node *node[MOST];
 };
 
-static void nodes_open(struct nodes *nodes, int size)
+/* Worker r is in node r mod `parts`. */
+static void parts_open(struct nodes *nodes, int size, int parts)
 {
     struct node_card cards[MOST];
+    int place[MOST];
     nodes->size = size;
     for (int r = 0; r < size; r++)
-        EXPECT_OK(node_create(r, size, true, &nodes->node[r], &cards[r]));
+        place[r] = r % parts + 5;
+    for (int r = 0; r < size; r++)
+        EXPECT_OK(node_create(r, size, parts > 1 ? place : NULL, true, &nodes->node[r], &cards[r]));
     for (int r = 0; r < size; r++) {
         bool reads = false;
         EXPECT_OK(node_attach(nodes->node[r], cards, &reads));
         node_permit_reads(nodes->node[r], reads);
+        cr_assert_eq(node_workers(nodes->node[r]), size / parts + (r % parts < size % parts));
     }
+}
+
+static void nodes_open(struct nodes *nodes, int size)
+{
+    parts_open(nodes, size, 1);
 }
 
 static void nodes_close(struct nodes *nodes)
@@ -60,7 +70,7 @@ static uint64_t check_message(int to, const struct node_message *message)
 }
 
 /* Lengths around a cell, a line and the longest; every message arrives whole, once, in order, also from full rings. */
-static void mix(int size, uint64_t seed)
+static void mix(int size, int parts, uint64_t seed)
 {
     static const size_t lengths[] = {
         0, 1, 8, 24, 25, 63, 64, 65, 4096, NODE_PAYLOAD_BYTES_MOST - 1, NODE_PAYLOAD_BYTES_MOST};
@@ -70,12 +80,13 @@ static void mix(int size, uint64_t seed)
     const uint64_t key = rng_key(seed, "node", 0, 0);
     memset(sent, 0, sizeof sent);
     memset(got, 0, sizeof got);
-    nodes_open(&nodes, size);
+    parts_open(&nodes, size, parts);
     for (int step = 0; step < 20000; step++) {
         const int me = (int)rng_below(key, draws++, (uint64_t)size),
                   peer = (int)rng_below(key, draws++, (uint64_t)size);
         struct node_message message;
-        if (me == peer)
+        cr_assert_eq(node_has(nodes.node[me], peer), me % parts == peer % parts);
+        if (me == peer || !node_has(nodes.node[me], peer))
             continue;
         if (rng_below(key, draws++, 4) < 3) {
             const size_t bytes = lengths[rng_below(key, draws++, sizeof lengths / sizeof *lengths)];
@@ -107,10 +118,12 @@ static void mix(int size, uint64_t seed)
 
 Test(node, messages_arrive_whole_and_in_order)
 {
-    mix(2, 1);
-    mix(3, 2);
-    mix(7, 3);
-    mix(MOST, 4); /* by doorbells */
+    mix(2, 1, 1);
+    mix(3, 1, 2);
+    mix(7, 1, 3);
+    mix(MOST, 1, 4); /* by doorbells */
+    mix(5, 2, 5);
+    mix(MOST, 2, 6); /* by doorbells, two nodes of 20 */
 }
 
 /* What is not taken is found again; what is taken stays until it is released. */
@@ -227,7 +240,7 @@ Test(node, strangers_are_refused)
     struct node *node[2];
     bool reads = false;
     for (int r = 0; r < 2; r++)
-        EXPECT_OK(node_create(r, 2, true, &node[r], &cards[r]));
+        EXPECT_OK(node_create(r, 2, NULL, true, &node[r], &cards[r]));
     struct node_card wrong[2] = {cards[0], cards[1]};
     wrong[1].magic = 0;
     EXPECT_FAIL(STATUS_UNAVAILABLE, "worker 1 has none", node_attach(node[0], wrong, &reads));
