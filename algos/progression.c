@@ -1062,8 +1062,12 @@ static void describe_live(const struct live *live, struct text *text)
     if (is_message(live->op.kind))
         text_addf(text, " %d", (int)live->op.peer);
     if (live->segments > 0)
-        text_addf(text, " (%u of %u segments done, %u begun)", (unsigned)live->done, (unsigned)live->segments,
+        text_addf(text, " (%u of %u segments done, %u begun", (unsigned)live->done, (unsigned)live->segments,
                   (unsigned)live->begun);
+    if (live->segments > 0 && is_message(live->op.kind))
+        text_addf(text, ", next is number %llu", (unsigned long long)(live->sequence + live->done));
+    if (live->segments > 0)
+        text_add(text, ")");
 }
 
 void progression_describe(const struct progression *p, size_t limit, struct text *text)

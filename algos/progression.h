@@ -89,8 +89,8 @@ bool progression_finished(const struct progression *progression);
 /* Bounds for callers: how many actions can be outstanding on one op. */
 #define PROGRESSION_OUTSTANDING 64
 
-/* What is alive, for a timeout's message: "round 5 lane 0: receiving from 3: 2 of 9 segments; ..." (at most `limit`
- * ops). Appends nothing when finished. */
+/* What is alive, for a timeout's message: "round 5 lane 0: receiving from 3 (2 of 9 segments done, 4 begun, next is number
+ * 7); ..." (at most `limit` ops). Appends nothing when finished. */
 void progression_describe(const struct progression *progression, size_t limit, struct text *text);
 
 /* The oldest incomplete op, NULL when none. Valid until the next call. */

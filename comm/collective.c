@@ -323,17 +323,19 @@ struct collective *collective_find(const struct team *team, uint32_t epoch)
     return NULL;
 }
 
-void collectives_describe(struct comm *comm, struct text *text)
+void collectives_describe(struct comm *comm, size_t ops, struct text *text)
 {
     bool any = false;
     for (const struct team *team = comm->teams; team != NULL; team = team->next) {
         for (const struct collective *c = team->first; c != NULL; c = c->next) {
             text_addf(text, "%s%s of %zu bytes: ", any ? "; " : "", c->name, c->count * c->size);
-            slices_describe(c->running, 4, text);
+            const size_t before = text->length;
+            slices_describe(c->running, ops, text);
             if (c->outgoing > 0)
-                text_addf(text, "%zu small messages not yet out", c->outgoing);
+                text_addf(text, "%s%zu small messages not yet out", text->length > before ? "; " : "", c->outgoing);
             if (c->hellos > 0)
-                text_addf(text, "%d workers have not said what they call", c->hellos);
+                text_addf(text, "%s%d workers have not said what they call", text->length > before ? "; " : "",
+                          c->hellos);
             any = true;
         }
     }

@@ -19,6 +19,8 @@
 #define DEFAULT_SEGMENT 262144 /* bytes */
 #define DEFAULT_WINDOW 4
 #define DEFAULT_DEADLINE 30.0
+#define NAMED_OPS 4     /* of a call, in the line of a timeout */
+#define ANSWERED_OPS 64 /* and in what all workers say then    */
 #define LONGEST_WAIT_NS 1000000
 #define DEVICE_WAIT_NS 50000 /* a device's queues wake nobody */
 #define SHORTEST_SLEEP_NS 20000
@@ -610,6 +612,20 @@ enum status comm_progress(struct comm *comm, bool *moved)
     return STATUS_OK;
 }
 
+/* For the others, when somebody waits in vain: all that is under way here. */
+static void answer(struct comm *comm)
+{
+    struct text text = {0};
+    if (comm->waiters == 0)
+        return; /* whoever computes meanwhile is not kept waiting */
+    text_addf(&text,
+              "%.3f s without any progress, segments of %zu bytes: ", (double)(clock_ns() - comm->progressed_ns) / 1e9,
+              comm->segment);
+    collectives_describe(comm, ANSWERED_OPS, &text);
+    job_answer(comm->job, text_string(&text));
+    text_release(&text);
+}
+
 static enum status check_deadline(struct comm *comm)
 {
     const uint64_t now = clock_ns();
@@ -623,7 +639,9 @@ static enum status check_deadline(struct comm *comm)
     if (comm->waiters == 0 || (double)(now - comm->progressed_ns) / 1e9 <= comm->deadline)
         return STATUS_OK; /* whoever computes meanwhile is not kept waiting */
     struct text text = {0};
-    collectives_describe(comm, &text);
+    if (comm->job != NULL)
+        answer(comm);
+    collectives_describe(comm, NAMED_OPS, &text);
     const enum status status =
         fail(STATUS_TIMEOUT, "nothing moved for %.0f s: %s: a worker may hang; --deadline= changes the limit",
              comm->deadline, text_string(&text));
@@ -637,6 +655,8 @@ static enum status idle_check(struct comm *comm, unsigned idle)
     if (idle % 64 != 63)
         return STATUS_OK;
     enum status status = comm->job != NULL ? job_check(comm->job) : STATUS_OK;
+    if (comm->job != NULL && job_asked(comm->job))
+        answer(comm);
     if (status >= 0)
         status = check_deadline(comm);
     return status < 0 ? comm_fail(comm, status) : STATUS_OK;

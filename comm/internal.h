@@ -243,8 +243,9 @@ struct collective *collective_find(const struct team *team, uint32_t epoch);
 /* A mismatch: tell the peer what we called, and give it a moment to tell us. */
 enum status collective_dispute(struct comm *comm, const struct collective *c, int peer) MUST_CHECK;
 enum status collective_told(struct comm *comm, const struct collective *c, const struct wire_header *header,
-                            const void *payload) MUST_CHECK;     /* what another worker called; c: ours, or NULL */
-void collectives_describe(struct comm *comm, struct text *text); /* for timeouts */
+                            const void *payload) MUST_CHECK; /* what another worker called; c: ours, or NULL */
+void collectives_describe(struct comm *comm, size_t ops,
+                          struct text *text); /* for timeouts: at most so many ops of each */
 
 /* --- executor.c; the lock is held --- */
 /* Do what may be done; when that was the last, the collective is over. */

@@ -344,6 +344,17 @@ enum status job_check(struct job *job)
     return job->channel != NULL ? channel_check(job->channel) : STATUS_OK;
 }
 
+bool job_asked(struct job *job)
+{
+    return job->channel != NULL && channel_asked(job->channel);
+}
+
+void job_answer(struct job *job, const char *text)
+{
+    if (job->channel != NULL)
+        channel_answer(job->channel, text);
+}
+
 /* Rank 0 ends when this returns, and its server with it: the others must know by then. It then tells the user itself. */
 bool job_abort(struct job *job, enum status status, const char *message)
 {
@@ -354,6 +365,9 @@ bool job_abort(struct job *job, enum status status, const char *message)
     if (job->server == NULL)
         return sent || told;
     server_settle(job->server);
+    const char *verdict = server_verdict(job->server);
+    if (!told && verdict != NULL)
+        (void)fail(status, "%s", verdict);
     return told;
 }
 

@@ -97,11 +97,19 @@ enum status job_barrier(struct job *job) MUST_CHECK;
  */
 enum status job_check(struct job *job) MUST_CHECK;
 
+/* When a worker has waited in vain, all are asked what they wait for. True once: whoever waits in this worker is to say it.
+ * Cheap: one atomic load. */
+bool job_asked(struct job *job);
+/* What this worker waits for, at most 16 KiB: of all workers it goes into a file that the job's last line names. Also
+ * before a job_abort() with STATUS_TIMEOUT. */
+void job_answer(struct job *job, const char *text);
+
 /* Tell everyone that the job has failed here, with the one line that the user shall read ("rank R on HOST: what: why:
  * what to do"; the launcher prints it, once). With STATUS_PEER_LOST the launcher looks a moment for the death that is
- * behind it, and names that instead. Returns when it is sent; job_check() fails from then on, and the caller ends the
- * process within a second. True: the launcher, or rank 0 under another's, will print it (which rank 0 confirms within a second);
- * false (nobody will): the caller must. */
+ * behind it, and names that instead; with STATUS_TIMEOUT it asks all workers, and adds who does not answer. Returns when it
+ * is sent; job_check() fails from then on, and the caller ends the process within a second. True: the launcher, or rank 0
+ * under another's, will print it (which rank 0 confirms within a second); false (nobody will): the caller must print
+ * status_message(), in which rank 0 then finds what is known by all. */
 bool job_abort(struct job *job, enum status status, const char *message);
 
 /* Say goodbye: from now on this worker's end with exit code 0 is no failure. The job is still watched until

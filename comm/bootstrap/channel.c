@@ -21,7 +21,9 @@
 #include "comm/bootstrap/address.h"
 
 #define CHANNEL_GRACE 3.0 /* seconds that the server has to name who is missing */
+#define SILENCES 3        /* times that its heartbeat may be missing */
 #define ABORT_SECONDS 1.0 /* that rank 0 has to say that it has heard of a failure */
+#define BEAT_MS_MOST 60000000
 #define RETRY_FIRST_NS 1000000u
 #define RETRY_LAST_NS 200000000u
 
@@ -37,6 +39,8 @@ struct channel {
     double deadline;
     unsigned char welcome[PROOF_BYTES]; /* what the server's proof must be */
     atomic_bool speak;                  /* when the server is lost         */
+    atomic_bool asked;                  /* what this worker waits for      */
+    int beat_ms, silences;              /* the thread only: how often a hosted server is heard; 0: not known yet */
     atomic_bool aborting;               /* this worker has said why it ends: no callback any more */
     job_failed_fn *failed;
     void *context;
@@ -229,6 +233,23 @@ static bool may_end(struct channel *channel)
     return left;
 }
 
+static enum status send_frame(struct channel *channel, enum control_type type, const unsigned char *head,
+                              size_t head_bytes, const void *body, size_t body_bytes);
+
+/* The thread itself is the answer; whoever waits adds what for. */
+static enum status take_ask(struct channel *channel, const struct control_frame *frame)
+{
+    if (frame->length != 4)
+        return fail(STATUS_FORMAT, "control channel: a torn message");
+    const uint32_t ms = control_get_u32(frame->payload);
+    if (ms == 0)
+        atomic_store(&channel->asked, true);
+    else if (channel->hosted && channel->rank > 0)
+        channel->beat_ms = ms < BEAT_MS_MOST ? (int)ms : BEAT_MS_MOST;
+    (void)!send_frame(channel, CONTROL_ANSWER, NULL, 0, NULL, 0); /* a lost server is found out otherwise */
+    return STATUS_OK;
+}
+
 /* STATUS_OK, or why the job is over; *stopped when the launcher said so. */
 static enum status handle_frame(struct channel *channel, struct control_reader *reader,
                                 const struct control_frame *frame, bool *stopped)
@@ -244,6 +265,8 @@ static enum status handle_frame(struct channel *channel, struct control_reader *
     case CONTROL_GOODBYE_ACK:
         raise_flag(channel, &channel->acknowledged);
         return STATUS_OK;
+    case CONTROL_ASK:
+        return take_ask(channel, frame);
     case CONTROL_STOP:
         if (frame->length < CONTROL_PROCESS_BYTES)
             return fail(STATUS_FORMAT, "control channel: a torn message");
@@ -292,6 +315,18 @@ static void parent_gone(struct channel *channel)
                  channel->rank == 0);
 }
 
+/* A server that is stopped closes nothing. Several looks, since time also passes while this worker itself is stopped. */
+static bool is_silent(struct channel *channel)
+{
+    if (channel->beat_ms == 0 || ++channel->silences < SILENCES || may_end(channel))
+        return false;
+    channel_fail(
+        channel, STATUS_TIMEOUT,
+        "rank 0: nothing was heard of it for several heartbeats: it is stopped or hangs, or the connection is lost",
+        atomic_load(&channel->speak));
+    return true;
+}
+
 static void *channel_thread(void *argument)
 {
     struct channel *channel = argument;
@@ -300,8 +335,14 @@ static void *channel_thread(void *argument)
         struct pollfd ready[3] = {{.fd = channel->wake, .events = POLLIN},
                                   {.fd = channel->fd, .events = POLLIN},
                                   {.fd = channel->parent, .events = POLLIN}};
-        if (poll(ready, 3, -1) < 0)
+        const int count = poll(ready, 3, channel->beat_ms > 0 ? channel->beat_ms : -1);
+        if (count < 0)
             continue; /* EINTR; all signals are blocked here, but a debugger may interrupt */
+        if (count == 0) {
+            open = !is_silent(channel);
+            continue;
+        }
+        channel->silences = 0;
         if (ready[0].revents != 0)
             break;
         if (ready[1].revents != 0)
@@ -461,6 +502,17 @@ enum status channel_goodbye(struct channel *channel)
     return await(channel, &channel->acknowledged, "leave the job");
 }
 
+bool channel_asked(struct channel *channel)
+{
+    return atomic_load_explicit(&channel->asked, memory_order_relaxed) && atomic_exchange(&channel->asked, false);
+}
+
+void channel_answer(struct channel *channel, const char *text)
+{
+    const size_t length = strnlen(text, CONTROL_ANSWER_BYTES);
+    (void)!send_frame(channel, CONTROL_ANSWER, NULL, 0, text, length); /* a lost server is found out otherwise */
+}
+
 bool channel_has_told(struct channel *channel)
 {
     return atomic_load(&channel->status) != STATUS_OK && channel->failed != NULL;
@@ -549,6 +601,7 @@ static enum status create(const struct channel_request *request, struct channel 
     channel->failed = request->failed;
     channel->context = request->context;
     atomic_init(&channel->aborting, false);
+    atomic_init(&channel->asked, false);
     atomic_init(&channel->status, STATUS_OK);
     enum status status = locks_init(channel);
     if (status != STATUS_OK) {

@@ -44,6 +44,10 @@ void channel_speak(struct channel *channel, bool speak);
 bool channel_has_told(struct channel *channel);
 /* False when the text can't reach the server. */
 bool channel_abort(struct channel *channel, enum status status, const char *text);
+/* True once after somebody has asked what this worker waits for. Any thread, cheap. */
+bool channel_asked(struct channel *channel);
+/* What this worker waits for; without harm when nobody asked. Any thread. */
+void channel_answer(struct channel *channel, const char *text);
 /* STATUS_OK while nothing is known to have failed. Any thread. */
 enum status channel_check(struct channel *channel) MUST_CHECK;
 /* Ends the thread, closes the connection. Accepts NULL. Not from the failed callback. */

@@ -9,7 +9,7 @@
 
 #include "base/memory.h"
 
-#define PROTOCOL 0x63683032u /* "ch02": a stranger's first four bytes are hardly these */
+#define PROTOCOL 0x63683033u /* "ch03": a stranger's first four bytes are hardly these */
 
 enum { FIELDS_BYTES = 12 + CONTROL_PROCESS_BYTES }; /* of HELLO, between nonce and host */
 

@@ -4,8 +4,11 @@
  * the socket is checked before it is believed: the type, the length against a limit that the reader chooses, and the
  * fields against the length.
  *
- *   server -> worker: CHALLENGE at once, WELCOME when all have said HELLO, GATHERED, GOODBYE_ACK, STOP
- *   worker -> server: HELLO in answer to CHALLENGE, then GATHER ... (one at a time), ABORT, GOODBYE
+ *   server -> worker: CHALLENGE at once, WELCOME when all have said HELLO, GATHERED, GOODBYE_ACK, STOP; ASK now and then
+ *   worker -> server: HELLO in answer to CHALLENGE, then GATHER ... (one at a time), ABORT, GOODBYE; ANSWER to ASK
+ *
+ * A worker's thread for the channel answers that it is alive, whoever waits in it adds what for. ASK comes as a heartbeat,
+ * and to all when a worker has waited in vain: who does not answer is the culprit, or who waits for nobody.
  *
  * The server is the local launcher, or rank 0 when another launcher has started the workers (server.h).
  */
@@ -28,6 +31,8 @@ enum control_type {
     CONTROL_GOODBYE,       /* empty                                                    */
     CONTROL_GOODBYE_ACK,   /* empty                                                    */
     CONTROL_STOP,          /* process that has died, status (4 bytes), text */
+    CONTROL_ASK,           /* milliseconds between two of them (4 bytes); 0: say also what you wait for */
+    CONTROL_ANSWER,        /* empty: alive; or text: what this worker waits for          */
     CONTROL_TYPES
 };
 
@@ -44,6 +49,7 @@ enum {
     CONTROL_WELCOME_BYTES = CONTROL_WELCOME_FIXED + CONTROL_HOST_BYTES, /* the longest */
     CONTROL_TEXT_BYTES = 1023,
     CONTROL_GATHER_BYTES = 65536,
+    CONTROL_ANSWER_BYTES = 16384,
     CONTROL_WORKERS = 1024
 };
 

@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/module.h"
 #include "comm/bootstrap/exchange.h"
 #include "comm/host.h"
@@ -371,6 +373,56 @@ static enum status join_stored(const struct joining *joining, const struct origi
     return status;
 }
 
+/* ---- who watches ---- */
+
+enum { ANCESTORS = 16, ENVIRONMENT_BYTES = 1 << 18 };
+
+/* Whether the process was started with this variable in its environment; not known: it was not. */
+static bool has_variable(pid_t pid, const char *name)
+{
+    char path[64];
+    void *memory = NULL;
+    size_t length = 0;
+    bool found = false;
+    (void)snprintf(path, sizeof path, "/proc/%ld/environ", (long)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    if (memory_zeroed(&memory, ENVIRONMENT_BYTES, 1) == STATUS_OK)
+        length = fread(memory, 1, ENVIRONMENT_BYTES - 1, file);
+    (void)fclose(file);
+    for (const char *at = memory; at != NULL && at < (const char *)memory + length && !found; at += strlen(at) + 1)
+        found = strncmp(at, name, strlen(name)) == 0 && at[strlen(name)] == '=';
+    free(memory);
+    return found;
+}
+
+/* 0: there is none. */
+static pid_t parent_of(pid_t pid)
+{
+    char path[64], line[512];
+    (void)snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return 0;
+    line[fread(line, 1, sizeof line - 1, file)] = '\0';
+    (void)fclose(file);
+    const char *end = strrchr(line, ')'); /* "12 (any name) S 1 ..." */
+    return end != NULL && strlen(end) > 4 ? (pid_t)strtol(end + 4, NULL, 10) : 0;
+}
+
+/* The process whose end is the end of the job: the nearest above that has no rank itself. Shells and wrappers between have
+ * it, and don't end with a launcher that is killed. 0: nobody's; scripts may start workers and leave. */
+static pid_t launcher_above(enum origin_kind kind)
+{
+    if (kind == ORIGIN_ADDRESS)
+        return 0;
+    pid_t pid = getppid();
+    for (int i = 0; i < ANCESTORS && pid > 1 && has_variable(pid, kind == ORIGIN_PMIX ? "PMIX_RANK" : "PMI_RANK"); i++)
+        pid = parent_of(pid);
+    return pid > 1 ? pid : getppid();
+}
+
 enum status join_hosted(const struct origin *origin, const struct job_options *options, double deadline,
                         const char *host_name, struct joined *joined)
 {
@@ -380,7 +432,7 @@ enum status join_hosted(const struct origin *origin, const struct job_options *o
                                     .deadline = deadline,
                                     .host_name = host_name,
                                     .process = {.pid = (uint32_t)getpid(), .memory = identity.memory},
-                                    .parent = origin->kind == ORIGIN_ADDRESS ? 0 : getppid(),
+                                    .parent = launcher_above(origin->kind),
                                     .joined = joined};
     *joined = (struct joined){.rank = 0};
     const enum status status =

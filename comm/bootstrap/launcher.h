@@ -41,6 +41,8 @@ struct member {
     bool aborted;      /* has said why it ends                             */
     bool arrived;      /* in the gather that goes on                       */
     bool terminated;   /* its group has got SIGTERM                        */
+    int unheard;       /* heartbeats without an answer                     */
+    char *answer;      /* what it waits for, when asked; owned, may be NULL */
     double patience;   /* seconds that it lets a gather take              */
     uint64_t lost_due; /* its connection was closed: until then it may die */
     char host[CONTROL_HOST_BYTES + 1];
@@ -68,8 +70,8 @@ struct gather {
 
 enum certainty {
     VERDICT_NONE,
-    VERDICT_RUMOUR, /* a worker says that it has lost another: the death itself, if there is one, is the better reason
-                     */
+    VERDICT_RUMOUR, /* a worker says that it has lost another: the death itself, if there is one, is the better reason; or
+                       that it has waited in vain: who does not answer is */
     VERDICT_CERTAIN /* the job ends; nothing that happens now is the cause */
 };
 
@@ -96,6 +98,8 @@ struct launcher {
     struct label_sink sinks[2];
     struct gather gather;
     struct verdict verdict;
+    bool asking; /* a worker has waited in vain: all are asked what they wait for, until the verdict is due */
+    uint64_t beat_due;
     int listener, signals; /* descriptors */
     unsigned char token[CONTROL_TOKEN_BYTES];
     char host[CONTROL_HOST_BYTES + 1];
@@ -127,6 +131,15 @@ uint64_t members_next_deadline(const struct launcher *launcher);
 /* Tell those of the ranks low .. high - 1 who have joined that the job ends, and why. */
 void members_stop(struct launcher *launcher, int low, int high);
 
+/* --- inquiry.c --- */
+
+/* The rumour that a worker has waited in vain is looked into: all are asked. */
+void inquiry_begin(struct launcher *launcher);
+/* What a member has said; STATUS_FORMAT, STATUS_NO_MEMORY. */
+enum status inquiry_answer(struct member *member, const struct control_frame *frame) MUST_CHECK;
+/* Heartbeats, and the end of an inquiry: the verdict gets its culprit, and the name of a file with all answers. */
+void inquiry_check(struct launcher *launcher);
+uint64_t inquiry_next_deadline(const struct launcher *launcher);
 /* --- ending.c --- */
 
 /* Note a reason to end the job; the first certain one stands. `rank` -1: nobody's failure. */

@@ -30,6 +30,7 @@ enum status members_init(struct launcher *launcher, int size, double deadline)
                                   .signals = -1,
                                   .join_due = NEVER,
                                   .ending_since = NEVER,
+                                  .beat_due = NEVER,
                                   .gather = {.sequence = 1, .due = NEVER}};
     if (gethostname(launcher->host, sizeof launcher->host - 1) != 0)
         memcpy(launcher->host, "localhost", sizeof "localhost");
@@ -48,8 +49,10 @@ enum status members_init(struct launcher *launcher, int size, double deadline)
 
 void members_release(struct launcher *launcher)
 {
-    for (int i = 0; launcher->members != NULL && i < launcher->size; i++)
+    for (int i = 0; launcher->members != NULL && i < launcher->size; i++) {
         connection_close(&launcher->members[i].connection);
+        free(launcher->members[i].answer);
+    }
     for (int i = 0; launcher->strangers != NULL && i < launcher->size + STRANGERS; i++)
         connection_close(&launcher->strangers[i].connection);
     blob_release(launcher->gather.result);
@@ -161,6 +164,7 @@ static void welcome(struct launcher *launcher)
         return;
     launcher->welcomed = true;
     launcher->join_due = NEVER;
+    launcher->beat_due = clock_ns(); /* the first one says how often they come */
     for (int i = 0; i < launcher->size; i++)
         welcome_one(launcher, &launcher->members[i]);
 }
@@ -438,31 +442,6 @@ static void handle_gather(struct launcher *launcher, int rank, const struct cont
 
 /* --- what members say --- */
 
-/* Is the process stopped (state T in /proc/PID/stat, after the name in brackets)? */
-static bool is_stopped(long pid)
-{
-    char path[64], text[512];
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return false;
-    const size_t length = fread(text, 1, sizeof text - 1, file);
-    (void)fclose(file);
-    text[length] = '\0';
-    const char *end = strrchr(text, ')');
-    return end != NULL && end[1] == ' ' && end[2] == 'T';
-}
-
-/* A worker that waited in vain may blame one that waits itself: if some worker is stopped, that one is at fault. */
-static int stopped_rank(const struct launcher *launcher)
-{
-    for (int rank = 0; rank < launcher->size; rank++)
-        if (launcher->members[rank].state == MEMBER_JOINED &&
-            strcmp(launcher->members[rank].host, launcher->host) == 0 && is_stopped(launcher->members[rank].joined_pid))
-            return rank;
-    return -1;
-}
-
 static void handle_abort(struct launcher *launcher, int rank, const struct control_frame *frame)
 {
     char text[CONTROL_TEXT_BYTES + 1];
@@ -473,15 +452,11 @@ static void handle_abort(struct launcher *launcher, int rank, const struct contr
         return;
     }
     launcher->members[rank].aborted = true;
-    const int stopped = why == STATUS_TIMEOUT ? stopped_rank(launcher) : -1;
-    if (stopped >= 0) {
-        verdict_give(launcher, VERDICT_CERTAIN, why, rank, status_exit_code(why),
-                     "%s (rank %d on %s is stopped: SIGCONT would let it go on)", text, stopped,
-                     launcher->members[stopped].host);
-        return;
-    }
-    verdict_give(launcher, why == STATUS_PEER_LOST ? VERDICT_RUMOUR : VERDICT_CERTAIN, why, rank, status_exit_code(why),
-                 "%s", text);
+    const bool rumour = why == STATUS_PEER_LOST || why == STATUS_TIMEOUT;
+    const bool first = launcher->verdict.certainty == VERDICT_NONE;
+    verdict_give(launcher, rumour ? VERDICT_RUMOUR : VERDICT_CERTAIN, why, rank, status_exit_code(why), "%s", text);
+    if (first && why == STATUS_TIMEOUT)
+        inquiry_begin(launcher);
 }
 
 static void handle_goodbye(struct launcher *launcher, int rank)
@@ -512,8 +487,11 @@ static void handle_frame(struct launcher *launcher, int rank, const struct contr
     bool ending = launcher->verdict.certainty == VERDICT_CERTAIN;
     if (frame->type == CONTROL_ABORT && member->state == MEMBER_JOINED)
         handle_abort(launcher, rank, frame);
-    else if (frame->type == CONTROL_GATHER && frame->length >= 4 && member->state == MEMBER_JOINED &&
-             launcher->welcomed) {
+    else if (frame->type == CONTROL_ANSWER && member->state != MEMBER_STARTED) {
+        if (inquiry_answer(&launcher->members[rank], frame) != STATUS_OK)
+            malformed(launcher, rank, status_message());
+    } else if (frame->type == CONTROL_GATHER && frame->length >= 4 && member->state == MEMBER_JOINED &&
+               launcher->welcomed) {
         if (!ending)
             handle_gather(launcher, rank, frame);
     } else if (frame->type == CONTROL_GOODBYE && frame->length == 0 && member->state == MEMBER_JOINED)
@@ -619,11 +597,14 @@ void members_check_deadlines(struct launcher *launcher)
     }
     check_join(launcher);
     check_gather(launcher);
+    inquiry_check(launcher);
 }
 
 uint64_t members_next_deadline(const struct launcher *launcher)
 {
     uint64_t next = launcher->join_due < launcher->gather.due ? launcher->join_due : launcher->gather.due;
+    if (inquiry_next_deadline(launcher) < next)
+        next = inquiry_next_deadline(launcher);
     for (int i = 0; i < launcher->size; i++) {
         if (launcher->members[i].lost_due < next)
             next = launcher->members[i].lost_due;

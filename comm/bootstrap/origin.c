@@ -80,11 +80,18 @@ static enum status choose_token(struct origin *origin, const char *job)
     return status;
 }
 
+/* Also "[::1]", as addresses with a port are written. */
 static enum status copy_host(struct origin *origin, const char *host)
 {
-    if (strlen(host) >= sizeof origin->host)
+    size_t length = strlen(host);
+    if (length > 2 && host[0] == '[' && host[length - 1] == ']') {
+        host++;
+        length -= 2;
+    }
+    if (length >= sizeof origin->host)
         return fail(STATUS_USAGE, "environment: the host name %.60s... is too long", host);
-    memcpy(origin->host, host, strlen(host) + 1);
+    memcpy(origin->host, host, length);
+    origin->host[length] = '\0';
     return STATUS_OK;
 }
 

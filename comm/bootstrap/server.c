@@ -221,6 +221,11 @@ void server_settle(struct server *server)
         clock_sleep_ns(1000000);
 }
 
+const char *server_verdict(const struct server *server)
+{
+    return atomic_load(&server->settled) ? server->state.verdict.message : NULL; /* it changes no more */
+}
+
 void server_close(struct server *server)
 {
     if (server == NULL)

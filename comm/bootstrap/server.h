@@ -26,6 +26,8 @@ struct server_request {
 enum status server_open(const struct server_request *request, struct server **server) MUST_CHECK;
 /* Wait, for at most a second, until everyone who can be told knows that the job has failed. */
 void server_settle(struct server *server);
+/* After that, the line that says why the job ends; NULL: it is not settled. */
+const char *server_verdict(const struct server *server);
 /* Wait until all have left (or the job has failed and they are told), no longer than the deadline; end the thread, close
  * everything. Rank 0's own channel is closed before. Accepts NULL. */
 void server_close(struct server *server);

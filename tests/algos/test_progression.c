@@ -700,12 +700,13 @@ Test(progression, describes_what_is_alive)
     run(&d);
     finish(&d, 0);
     progression_describe(d.progression, 8, &text);
-    cr_expect_str_eq(text_string(&text), "round 0 lane 0: receiving from 1 (1 of 3 segments done, 3 begun); "
-                                         "round 1 lane 0: sending to 2 (0 of 3 segments done, 1 begun)");
+    cr_expect_str_eq(text_string(&text),
+                     "round 0 lane 0: receiving from 1 (1 of 3 segments done, 3 begun, next is number 1); "
+                     "round 1 lane 0: sending to 2 (0 of 3 segments done, 1 begun, next is number 0)");
     text_clear(&text);
     progression_describe(d.progression, 1, &text);
     cr_expect_str_eq(text_string(&text),
-                     "round 0 lane 0: receiving from 1 (1 of 3 segments done, 3 begun); and 1 more");
+                     "round 0 lane 0: receiving from 1 (1 of 3 segments done, 3 begun, next is number 1); and 1 more");
     cr_expect_eq(progression_oldest(d.progression)->kind, OP_RECV);
     finish_all(&d);
     text_clear(&text);

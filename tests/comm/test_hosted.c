@@ -495,3 +495,16 @@ Test(hosted, a_stopped_rank_0_is_named)
     cr_expect_neq(end_of(1), 0);
     expect_said(1, "no answer from rank 0");
 }
+
+/* Its heartbeats are missing. */
+Test(hosted, a_stopped_rank_0_is_named_though_nobody_waits_for_it)
+{
+    for (int rank = 0; rank < 2; rank++)
+        (void)start("wait", rank, 2, "127.0.0.1", "TEST_DEADLINE=0.5");
+    for (int rank = 0; rank < 2; rank++)
+        cr_assert_gt(folder_number(folder, rank, ""), 0);
+    clock_sleep_ns(100000000); /* the first one says how often they come */
+    cr_assert_eq(kill((pid_t)pids[0], SIGSTOP), 0);
+    cr_expect_neq(end_of(1), 0);
+    expect_said(1, "rank 0: nothing was heard of it");
+}

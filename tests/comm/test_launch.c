@@ -308,6 +308,17 @@ Test(launch, stopped_worker_is_named_at_the_deadline)
     expect_contains(result.message, ": not at barrier 2 within 1 s of rank "); /* the first is job_join()'s */
 }
 
+Test(launch, stopped_worker_is_named_though_nobody_waits_for_it)
+{
+    char *argv[] = {(char *)(size_t)WORKER, (char *)(size_t) "doze", folder, NULL};
+    const struct launch_request request = {.workers = 3, .argv = argv, .deadline = 1, .must_join = true};
+    struct launch_result result;
+    cr_assert_eq(launch_local(&request, &result), STATUS_OK);
+    cr_expect_eq(result.exit_code, 1);
+    expect_contains(result.message, "rank 1 on ");
+    expect_contains(result.message, "does not answer for 6 s");
+}
+
 Test(launch, worker_that_never_joins_is_named_at_the_deadline)
 {
     char *argv[] = {(char *)(size_t)SHELL, (char *)(size_t) "-c",

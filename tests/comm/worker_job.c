@@ -174,6 +174,14 @@ static enum status mode_stop(struct worker *worker)
     return job_barrier(worker->job);
 }
 
+/* Rank 1 stops, and nobody waits for it. */
+static enum status mode_doze(struct worker *worker)
+{
+    if (job_rank(worker->job) == 1)
+        (void)raise(SIGSTOP);
+    return mode_wait(worker);
+}
+
 /* Ends, and leaves a child behind that ignores SIGTERM. */
 static enum status mode_family(struct worker *worker)
 {
@@ -208,11 +216,11 @@ static enum status mode_garbage(struct worker *worker)
 static const struct mode {
     const char *name;
     enum status (*run)(struct worker *worker);
-} modes[] = {{"happy", mode_happy},       {"gather", mode_gather},   {"compute", mode_compute},
-             {"wait", mode_wait},         {"exit", mode_exit},       {"abort", mode_abort},
-             {"rumour", mode_rumour},     {"lost", mode_lost},       {"mismatch", mode_mismatch},
-             {"leave", mode_leave_early}, {"stop", mode_stop},       {"family", mode_family},
-             {"cut", mode_cut},           {"garbage", mode_garbage}, {"stubborn", mode_wait}};
+} modes[] = {
+    {"happy", mode_happy},       {"gather", mode_gather},     {"compute", mode_compute}, {"wait", mode_wait},
+    {"exit", mode_exit},         {"abort", mode_abort},       {"rumour", mode_rumour},   {"lost", mode_lost},
+    {"mismatch", mode_mismatch}, {"leave", mode_leave_early}, {"stop", mode_stop},       {"family", mode_family},
+    {"cut", mode_cut},           {"garbage", mode_garbage},   {"stubborn", mode_wait},   {"doze", mode_doze}};
 
 static enum status work(const char *mode, struct worker *worker)
 {

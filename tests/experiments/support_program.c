@@ -29,6 +29,7 @@ void program_setup(void)
     cr_assert_not_null(mkdtemp(folder));
     cr_assert_eq(chdir(folder), 0);
     cr_assert_eq(setenv("CHORALE", CHORALE_PROGRAM, 1), 0);
+    cr_assert_eq(setenv("TMPDIR", folder, 1), 0);
     cr_assert_eq(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
 }
 

@@ -281,6 +281,55 @@ static void nobody_goes_on_without(const char *name)
     outcome_release(&outcome);
 }
 
+/* The same with a shell between, which would not end. */
+static void nobody_goes_on_behind_a_shell(const char *name)
+{
+    const struct launcher *launcher = launcher_named(name);
+    struct program program;
+    struct outcome outcome;
+    struct process workers[4]; /* two, and their shells */
+    char script[SCRIPT_BYTES];
+    skip_without(launcher);
+    (void)snprintf(script, sizeof script,
+                   "printf '#!/bin/sh\\n%%s \"$@\"; exit $?\\n' \"$CHORALE\" >wrapped; chmod +x wrapped; %s; "
+                   "CHORALE=$PWD/wrapped; start 2 " TRAIN "--steps=1000000 --out=run --transport=tcp",
+                   launcher->start);
+    program_start_script(&program, script);
+    cr_assert(program_foreign_workers(&program, workers, 2), "%s", launcher->name);
+    await_steps("run");
+    for (int i = 0; i < 2; i++)
+        cr_assert(process_find(workers[i].parent, &workers[2 + i]));
+    cr_assert_eq(kill((pid_t)workers[2].parent, SIGKILL), 0);
+    const double seconds = processes_gone_after(workers, 4, LIMIT);
+    cr_expect(seconds <= LIMIT, "%s: %.3f s", launcher->name, seconds);
+    program_wait(&program, 60, &outcome);
+    cr_expect_neq(outcome.exit_code, 0, "%s", launcher->name);
+    cr_expect_eq(outcome.left, 0);
+    outcome_release(&outcome);
+}
+
+Test(bootstrap, nobody_goes_on_behind_a_shell_without_openmpis_mpiexec)
+{
+    nobody_goes_on_behind_a_shell("openmpi");
+}
+
+Test(bootstrap, nobody_goes_on_behind_a_shell_without_mpichs_proxy)
+{
+    nobody_goes_on_behind_a_shell("mpich");
+}
+
+Test(bootstrap, addresses_may_be_written_in_brackets)
+{
+    struct outcome outcome;
+    script_run(
+        "PORT=$(/usr/bin/python3 -c 'import random; print(random.randrange(15000, 30000))'); export WORLD_SIZE=2 "
+        "MASTER_ADDR=[::1] MASTER_PORT=$PORT; test -e /proc/net/if_inet6 || exit 0; RANK=1 \"$CHORALE\" bench "
+        "--sizes=8 --iters=1 & RANK=0 \"$CHORALE\" bench --sizes=8 --iters=1 && wait $!",
+        &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    outcome_release(&outcome);
+}
+
 Test(bootstrap, nobody_goes_on_without_openmpis_mpiexec)
 {
     nobody_goes_on_without("openmpi");

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/rng.h"
 #include "support_program.h"
 
@@ -189,6 +190,52 @@ Test(death, a_worker_that_ends_early_with_0_is_a_failure)
     script_run("exec \"$CHORALE\" run -n 3 -- sh -c 'test $RANK = 1 && exit 0; exec \"$CHORALE\" " BENCH "'", &outcome);
     cr_expect_eq(outcome.exit_code, 1);
     expect_named(&outcome, "a worker that exits with 0", 1, "ended (exit 0) without joining");
+    outcome_release(&outcome);
+}
+
+/* What all were asked, in the file that the line names. */
+static char *answers_of(const struct outcome *outcome)
+{
+    char *path = strstr(outcome->err, "each waited for: "), *text = NULL;
+    size_t length = 0;
+    cr_assert_not_null(path, "%s", outcome->err);
+    path += strlen("each waited for: ");
+    path[strcspn(path, "\n")] = '\0';
+    cr_assert_eq(file_read(path, 1 << 20, &text, &length), STATUS_OK, "%s", status_message());
+    return text;
+}
+
+/* Alive, but it computes for so long that the others wait in vain. */
+Test(death, a_worker_that_does_not_come_is_named_and_all_say_what_they_wait_for)
+{
+    struct outcome outcome;
+    program_run("train " CNN " -n 3 --allreduce=ring --deadline=1 --inject=straggler=1:1000", &outcome);
+    cr_expect_eq(outcome.exit_code, 1);
+    expect_one_line(&outcome, "a straggler");
+    cr_expect(contains(outcome.err, "(rank 1 on ") && contains(outcome.err, "waits for nobody"), "%s", outcome.err);
+    char *answers = answers_of(&outcome);
+    cr_expect(contains(answers, "rank 0 on ") && contains(answers, "rank 2 on "), "%s", answers);
+    cr_expect(contains(answers, "answers, and waits for nobody"), "%s", answers);
+    cr_expect(contains(answers, "ring of ") && contains(answers, "lane 0: ") && contains(answers, "next is number "),
+              "%s", answers);
+    free(answers);
+    outcome_release(&outcome);
+}
+
+/* Rank 0 says what all know, also when it waits in vain itself. */
+Test(death, the_same_where_rank_0_serves)
+{
+    struct outcome outcome;
+    script_run(
+        "export WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$(/usr/bin/python3 -c 'import random; "
+        "print(random.randrange(15000, 30000))'); for RANK in 0 1 2; do export RANK; \"$CHORALE\" train " CNN
+        " --allreduce=ring --deadline=1 --inject=straggler=1:1000 >out$RANK 2>err$RANK & done; wait; cat err* >&2",
+        &outcome);
+    expect_one_line(&outcome, "a straggler");
+    cr_expect(contains(outcome.err, "(rank 1 on ") && contains(outcome.err, "waits for nobody"), "%s", outcome.err);
+    char *answers = answers_of(&outcome);
+    cr_expect(contains(answers, "rank 0 on ") && contains(answers, "rank 2 on "), "%s", answers);
+    free(answers);
     outcome_release(&outcome);
 }
 
