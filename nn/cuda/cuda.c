@@ -24,6 +24,7 @@
 extern const struct backend_ops backend_cuda;
 
 enum { FORWARD, BACKWARD };                              /* sequences of replays */
+enum { PARTS = 12 };                                     /* in which backward is cut at most; each is a graph */
 enum { PROFILE_STEPS = LAYER_TIMES_WARM_UP + 20 };       /* of which the median is taken */
 static const size_t usual_workspace = (size_t)256 << 20; /* bytes at most for one convolution */
 
@@ -245,6 +246,7 @@ static enum status cuda_to_canonical(struct backend *backend, const float *nativ
 struct passage {
     struct backend *backend;
     struct cuda_pass pass;
+    int begin, end; /* nodes of this part of backward */
 };
 
 static enum status put_forward(void *argument)
@@ -256,13 +258,15 @@ static enum status put_forward(void *argument)
 static enum status put_backward(void *argument)
 {
     struct passage *passage = argument;
-    return cuda_net_backward(passage->backend->net, &passage->pass);
+    return cuda_net_backward_part(passage->backend->net, &passage->pass, passage->begin, passage->end);
 }
 
 static enum status put_sequence(struct passage *passage, int number)
 {
     const struct cuda_pass *pass = &passage->pass;
     const struct cuda_sequence sequence = {.number = number,
+                                           .begin = passage->begin,
+                                           .end = passage->end,
                                            .address = {pass->parameters, number == FORWARD ? pass->state : NULL,
                                                        number == BACKWARD ? pass->gradients : NULL}};
     nvtxRangePushA(number == FORWARD ? "forward" : "backward");
@@ -270,6 +274,26 @@ static enum status put_sequence(struct passage *passage, int number)
         cuda_replays_run(passage->backend->replays, &sequence, number == FORWARD ? put_forward : put_backward, passage);
     nvtxRangePop();
     return status;
+}
+
+/* Backward as a whole, or in parts behind which the watch is told. A cut that would make a small part is left out: what it
+ * would have told comes with the next. */
+static enum status put_backward_parts(struct passage *passage, const struct gradient_watch *watch)
+{
+    const struct cuda_net *net = passage->backend->net;
+    const int nodes = cuda_net_nodes(net), least = (nodes + PARTS - 1) / PARTS;
+    passage->end = nodes;
+    for (size_t k = 0; watch != NULL && k < watch->cuts; k++) {
+        passage->begin = cuda_net_needs(net, watch->cut[k]);
+        if (passage->end - passage->begin < least || passage->begin == 0)
+            continue;
+        TRY(put_sequence(passage, BACKWARD));
+        TRY(watch->ready(watch->context, watch->cut[k]));
+        passage->end = passage->begin;
+    }
+    passage->begin = 0;
+    TRY(put_sequence(passage, BACKWARD));
+    return watch != NULL ? watch->ready(watch->context, 0) : STATUS_OK;
 }
 
 static enum status record(const struct backend *backend, cudaEvent_t event)
@@ -282,7 +306,8 @@ static enum status copy_out(const struct backend *backend, void *to, const void 
     return cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, backend->stream), "a step's result");
 }
 
-static enum status put_step(struct passage *passage, const struct batch *batch, int number)
+static enum status put_step(struct passage *passage, const struct batch *batch, int number,
+                            const struct gradient_watch *watch)
 {
     struct backend *backend = passage->backend;
     struct slot *slot = &backend->slot[number];
@@ -292,7 +317,7 @@ static enum status put_step(struct passage *passage, const struct batch *batch, 
     TRY(cuda_input_convert(backend->input, number, batch, &to));
     TRY(put_sequence(passage, FORWARD));
     TRY(record(backend, slot->middle));
-    TRY(put_sequence(passage, BACKWARD));
+    TRY(put_backward_parts(passage, watch));
     TRY(copy_out(backend, &slot->report->loss, cuda_net_loss(backend->net), sizeof slot->report->loss));
     TRY(copy_out(backend, &slot->report->not_finite, backend->not_finite, sizeof slot->report->not_finite));
     return record(backend, slot->end);
@@ -306,12 +331,12 @@ static enum status cuda_step(struct backend *backend, const float *parameters, f
     if (batch->count != backend->batch)
         return fail(STATUS_INTERNAL, "step: %d images, but the backend was opened for %d", batch->count,
                     backend->batch);
-    (void)watch;
     TRY(cuda_input_check(backend->input, batch));
     TRY(cuda_device_use(backend->device));
-    struct passage passage = {backend, {.parameters = parameters, .state = state, .gradients = gradients}};
+    struct passage passage = {.backend = backend,
+                              .pass = {.parameters = parameters, .state = state, .gradients = gradients}};
     nvtxRangePushA("step");
-    const enum status status = put_step(&passage, batch, (int)(backend->put % CUDA_SLOTS));
+    const enum status status = put_step(&passage, batch, (int)(backend->put % CUDA_SLOTS), watch);
     nvtxRangePop();
     TRY(status);
     backend->latest = passage.pass;

@@ -741,9 +741,27 @@ static enum status backward_node(struct cuda_net *net, int k, const struct cuda_
 
 enum status cuda_net_backward(struct cuda_net *net, const struct cuda_pass *pass)
 {
-    const int nodes = net->plan->nodes;
     TRY(record(net, pass, 0));
-    for (int k = nodes - 1; k >= 0; k--) {
+    return cuda_net_backward_part(net, pass, 0, net->plan->nodes);
+}
+
+int cuda_net_needs(const struct cuda_net *net, size_t offset)
+{
+    for (int k = 0; k < net->plan->nodes; k++) {
+        const struct layer *layer = layer_of(net, &net->plan->node[k]);
+        if (layer->tensors == 0)
+            continue;
+        const struct tensor *last = &net->model->tensor[layer->first_tensor + layer->tensors - 1];
+        if (last->offset + last->count > offset)
+            return k;
+    }
+    return net->plan->nodes;
+}
+
+enum status cuda_net_backward_part(struct cuda_net *net, const struct cuda_pass *pass, int begin, int end)
+{
+    const int nodes = net->plan->nodes;
+    for (int k = end - 1; k >= begin; k--) {
         TRY(after_node(net, k, backward_node(net, k, pass), "backward"));
         TRY(record(net, pass, nodes - k));
     }

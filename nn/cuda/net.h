@@ -65,6 +65,10 @@ struct cuda_pass {
 enum status cuda_net_forward(struct cuda_net *net, const struct cuda_pass *pass) MUST_CHECK;
 /* After it: every element of gradients is written. */
 enum status cuda_net_backward(struct cuda_net *net, const struct cuda_pass *pass) MUST_CHECK;
+/* The same in parts, one after the other: of the nodes, numbered forward, those from `begin` on and before `end`. */
+enum status cuda_net_backward_part(struct cuda_net *net, const struct cuda_pass *pass, int begin, int end) MUST_CHECK;
+/* The last node whose backward the gradients from element `offset` on need. */
+int cuda_net_needs(const struct cuda_net *net, size_t offset);
 /* With the running statistics; the loss is that of the first `count` images, without smoothing. */
 enum status cuda_net_evaluate(struct cuda_net *net, const struct cuda_pass *pass, int count) MUST_CHECK;
 /* Of the latest forward pass or evaluation: in device memory. */

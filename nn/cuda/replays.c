@@ -8,8 +8,9 @@
 #include "base/memory.h"
 #include "nn/cuda/runtime.h"
 
-/* Two arenas of gradients in turn make four entries; what comes beyond is put piece by piece. */
-enum { ENTRIES_MOST = 8, WARM_UP = 2 };
+/* Forward, and for each of two arenas of gradients that take turns backward in a dozen parts; what comes beyond is put piece
+ * by piece. */
+enum { ENTRIES_MOST = 40, WARM_UP = 2 };
 
 struct entry {
     struct cuda_sequence sequence;
@@ -50,7 +51,8 @@ void cuda_replays_destroy(struct cuda_replays *replays)
 
 static bool same(const struct cuda_sequence *a, const struct cuda_sequence *b)
 {
-    return a->number == b->number && memcmp(a->address, b->address, sizeof a->address) == 0;
+    return a->number == b->number && a->begin == b->begin && a->end == b->end &&
+           memcmp(a->address, b->address, sizeof a->address) == 0;
 }
 
 static struct entry *find(struct cuda_replays *replays, const struct cuda_sequence *sequence)

@@ -15,13 +15,11 @@
 
 struct cuda_replays;
 
-/* A sequence is known by its number and by the addresses that it works on. */
+/* A sequence is known by its number, by which part of it this is, and by the addresses that it works on. */
 struct cuda_sequence {
-    int number; /* 0 .. CUDA_SEQUENCES - 1 */
+    int number, begin, end;
     const void *address[3];
 };
-
-enum { CUDA_SEQUENCES = 2 };
 
 /* capture false: never, as `reason` says. */
 enum status cuda_replays_create(cudaStream_t stream, bool capture, const char *reason,

@@ -163,7 +163,7 @@ Test(device, the_cuda_backend_trains_like_the_host)
         cr_skip_test("this build has no fake card: it was made without the CUDA toolkit");
     json_t *host = summary_of("--allreduce=ring -n 2 --steps=4", "");
     json_t *ring = summary_of("--allreduce=ring -n 2 --steps=4", " --device=cuda --precision=f32");
-    json_t *rhd = summary_of("--allreduce=rhd -n 2 --steps=4", " --device=cuda --precision=f32");
+    json_t *rhd = summary_of("--allreduce=rhd -n 2 --steps=4 --bucket=tensor", " --device=cuda --precision=f32");
     json_t *half = summary_of("--allreduce=ring -n 2 --steps=4", " --device=cuda");
     const json_t *hashes = json_object_get(ring, "parameter_hash");
     cr_expect_str_eq(string_of(ring, "device"), "cuda");

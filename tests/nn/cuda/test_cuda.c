@@ -404,6 +404,89 @@ Test(cuda, a_batch_may_be_written_over_once_it_is_collected)
     model_destroy(model);
 }
 
+/* ---- who is told of gradients ---- */
+
+enum { CUTS_MOST = 64 };
+
+struct told {
+    struct rig *rig;
+    float *pinned;      /* what was complete when it was told, from each offset on, read by the compute queue */
+    size_t end, calls;  /* of the part that comes next */
+    uint64_t plans[64]; /* put by then */
+};
+
+/* An arena as it lies there. */
+static float *native_bits(struct rig *rig, const float *arena)
+{
+    const struct device_ops *ops = rig->device->ops;
+    const size_t bytes = rig->model->parameters * sizeof(float);
+    struct device_event *done = NULL;
+    void *pinned = NULL, *values = malloc(bytes);
+    cr_assert_not_null(values);
+    OK(ops->host_alloc(rig->device, bytes, &pinned));
+    OK(ops->event_create(rig->device, &done));
+    OK(ops->copy(ops->compute(rig->device), pinned, arena, bytes));
+    OK(ops->record(ops->compute(rig->device), done));
+    OK(ops->wait(done));
+    memcpy(values, pinned, bytes);
+    ops->event_destroy(done);
+    ops->host_free(rig->device, pinned);
+    return values;
+}
+
+/* The queue reads the part now: whatever is put later can't help it. */
+static enum status told_of(void *context, size_t offset)
+{
+    struct told *told = context;
+    struct device *device = told->rig->device;
+    cr_assert_lt(offset, told->end);
+    OK(device->ops->copy(device->ops->compute(device), told->pinned + offset, told->rig->gradients + offset,
+                         (told->end - offset) * sizeof(float)));
+    told->end = offset;
+    told->plans[told->calls++] = fake_control()->executions();
+    return STATUS_OK;
+}
+
+Test(cuda, gradients_are_complete_where_the_watch_is_told)
+{
+    struct model *model = small_resnet(16);
+    const struct backend_request request = request_of(2, PRECISION_F32);
+    const size_t bytes = model->parameters * sizeof(float);
+    size_t cut[CUTS_MOST], cuts = 0;
+    for (int t = model->tensors - 1; t > 0 && cuts < CUTS_MOST; t--)
+        cut[cuts++] = model->tensor[t].offset;
+    fake_control()->configure("seed=5");
+    struct rig rig = rig_open(model, &request, true);
+    void *memory = NULL;
+    OK(rig.device->ops->host_alloc(rig.device, bytes, &memory));
+    rig_fill(&rig, 2);
+    rig_step(&rig);
+    float *whole = native_bits(&rig, rig.gradients);
+    struct told told = {.rig = &rig, .pinned = memory};
+    const struct gradient_watch watch = {.context = &told, .ready = told_of, .cut = cut, .cuts = cuts};
+    const struct batch batch = rig_batch(&rig, 2);
+    for (int k = 0; k < 5; k++) { /* the last ones are replayed */
+        struct step_result result;
+        memset(told.pinned, 0, bytes);
+        told.end = model->parameters;
+        told.calls = 0;
+        const uint64_t graphs = fake_control()->graphs();
+        OK(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients, &watch));
+        OK(rig.ops->collect(rig.backend, &result));
+        cr_expect_eq(told.end, 0);
+        cr_expect(told.calls > 3 && told.calls <= 13, "in %zu parts", told.calls);
+        cr_expect_arr_eq(told.pinned, whole, bytes);
+        if (k == 0)
+            cr_expect_lt(told.plans[0], told.plans[told.calls - 1], "most of backward is put after the first part");
+        if (k == 4)
+            cr_expect_eq(fake_control()->graphs() - graphs, 1 + told.calls, "forward, and each part");
+    }
+    free(whole);
+    rig.device->ops->host_free(rig.device, memory);
+    rig_close(&rig);
+    model_destroy(model);
+}
+
 /* ---- evaluation ---- */
 
 Test(cuda, evaluation_is_that_of_the_cpu_for_any_count)
