@@ -9,6 +9,7 @@
 #include "comm/codec.h"
 #include "experiments/counts.h"
 #include "experiments/program.h"
+#include "nn/exchange.h"
 #include "sim/sim.h"
 
 static const char head[] =
@@ -47,9 +48,14 @@ static const struct option options_table[] = {
      .help = "train: steps simulated; 0: enough for a period"},
     {.key = "bucket",
      .type = OPTION_SIZE,
-     .default_text = "0",
      .unit = "B",
-     .help = "train: exchange in pieces of this size; 0: all at once"},
+     .help = "train: exchange in pieces of this size; 0: all at once (default 4M with --overlap=bucket, else 0)"},
+    {.key = "overlap",
+     .type = OPTION_CHOICE,
+     .choices = "none|bucket",
+     .help =
+         "train: when a bucket's exchange begins: after backward, or when backward has completed it (default where it "
+         "can)"},
     {.key = "segment",
      .type = OPTION_SIZE,
      .default_text = "256K",
@@ -174,17 +180,32 @@ static enum status sim_collective(const struct run *run, const struct spec *spec
     return status;
 }
 
+/* As the trainer decides (nn/train.c). */
+static enum status find_overlap(const struct run *run, const struct spec *spec, struct sim_train_request *request)
+{
+    const bool given = option_given(run->options, "overlap");
+    const bool none = given && strcmp(option_text(run->options, "overlap"), "none") == 0;
+    const enum status can = none ? STATUS_REFUSED : exchange_can_overlap(spec);
+    if (can < 0 && (can != STATUS_REFUSED || (given && !none)))
+        return can;
+    request->overlap = can == STATUS_OK;
+    request->bucket = request->overlap ? BUCKET_OVERLAP : 0;
+    if (option_given(run->options, "bucket"))
+        request->bucket = option_size(run->options, "bucket");
+    return STATUS_OK;
+}
+
 static enum status sim_training(const struct run *run, const struct spec *spec, const char *name,
                                 const struct layout *layout)
 {
     struct sim_train_result result = {.step_s = 0};
-    const struct sim_train_request request = {.network = network_of(run, layout),
-                                              .spec = spec,
-                                              .profile = &run->profile,
-                                              .workers = layout->workers,
-                                              .batch = (int)option_int(run->options, "batch"),
-                                              .steps = (int)option_int(run->options, "steps"),
-                                              .bucket = option_size(run->options, "bucket")};
+    struct sim_train_request request = {.network = network_of(run, layout),
+                                        .spec = spec,
+                                        .profile = &run->profile,
+                                        .workers = layout->workers,
+                                        .batch = (int)option_int(run->options, "batch"),
+                                        .steps = (int)option_int(run->options, "steps")};
+    TRY(find_overlap(run, spec, &request));
     TRY(sim_train(&request, &result));
     if (!run->json) {
         printf("%-36s %6d %10.2f %10.2f %10.2f %12.1f %10.4f\n", name, layout->workers, result.step_s * 1e3,
@@ -200,6 +221,8 @@ static enum status sim_training(const struct run *run, const struct spec *spec, 
     json_object_set_new(row, "efficiency", json_number(result.efficiency));
     json_object_set_new(row, "bytes_sent_per_step", json_integer((json_int_t)result.bytes_sent_per_step));
     json_object_set_new(row, "batch", json_integer(request.batch));
+    json_object_set_new(row, "bucket_bytes", json_integer((json_int_t)request.bucket));
+    json_object_set_new(row, "overlap", json_string(request.overlap ? "bucket" : "none"));
     json_object_set_new(row, "platform", json_string(run->platform.name));
     json_array_append_new(run->rows, row);
     return STATUS_OK;

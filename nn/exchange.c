@@ -24,11 +24,11 @@ enum status bucket_cut(const struct model *model, size_t bytes, struct bucket **
     TRY(memory_zeroed(&memory, (size_t)model->tensors, sizeof(struct bucket)));
     struct bucket *cut = memory;
     size_t cuts = 0;
-    const size_t most = bytes == BUCKET_TENSOR ? 0 : bytes / sizeof(float), first = BUCKET_FIRST / sizeof(float);
+    const size_t most = bytes == BUCKET_TENSOR ? 0 : bytes / sizeof(float);
     for (int t = model->tensors - 1; t >= 0; t--) {
         const struct tensor *tensor = &model->tensor[t];
-        const size_t room = cuts == 1 && most > first ? first : most;
-        bool joins = cuts > 0 && (bytes == BUCKET_WHOLE || cut[cuts - 1].count + tensor->count <= room);
+        bool joins =
+            cuts > 0 && (bytes == BUCKET_WHOLE || cut[cuts - 1].count + tensor->count <= bucket_room(cuts - 1, most));
         if (!joins)
             cut[cuts++].count = 0;
         cut[cuts - 1].offset = tensor->offset;

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "algos/bucket.h"
 #include "algos/spec.h"
 #include "base/status.h"
 #include "base/text.h"
@@ -22,8 +23,6 @@
 
 #define BUCKET_WHOLE ((size_t)0)         /* the whole vector is one bucket */
 #define BUCKET_TENSOR ((size_t)SIZE_MAX) /* one bucket for each tensor     */
-#define BUCKET_FIRST ((size_t)1 << 20)   /* bytes at most of the first bucket of several */
-#define BUCKET_OVERLAP ((size_t)4 << 20) /* bytes: the usual size where exchanges begin during backward */
 
 /* A slice of the parameter and gradient arenas. */
 struct bucket {
@@ -31,7 +30,7 @@ struct bucket {
 };
 
 /* Cut a model's arena into whole tensors of at most `bytes` together (a larger tensor is a bucket of its own), from the
- * end, as gradients become ready; the first takes at most BUCKET_FIRST, so that exchanges begin early. *buckets is allocated, in the order in which they are exchanged; caller frees. */
+ * end, as gradients become ready (algos/bucket.h). *buckets is allocated, in the order in which they are exchanged; caller frees. */
 enum status bucket_cut(const struct model *model, size_t bytes, struct bucket **buckets, size_t *count) MUST_CHECK;
 
 struct exchange_request {

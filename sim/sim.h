@@ -57,7 +57,10 @@ struct sim_train_request {
     int workers, batch; /* batch per worker */
     int steps;          /* simulated, the first two (fewer where there are no more) are left out of the means;
                            0: two, then at least four and whole periods of the strategy */
-    size_t bucket;      /* bytes; 0 = the whole vector in one exchange */
+    size_t bucket; /* bytes; 0 = the whole vector in one exchange. From the end (algos/bucket.h), of whole layers where
+                           the profile has them */
+    bool overlap;  /* means of gradients: each bucket's exchange begins when backward has completed it
+                           (profile_backward_until), else when backward has ended */
 };
 
 struct sim_train_result {

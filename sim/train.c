@@ -7,6 +7,8 @@
  *   step k:  clock -- forward, backward --> ready -- wait for what is due --> update -- wait for what is due --> clock
  *                                             \-- exchange (after backward) ...   \-- exchange (after update) ...
  *
+ * With overlap an exchange after backward is one of buckets that begin as backward completes them.
+ *
  * Exchanges of a worker follow one another: one that starts while the last still runs queues behind it. What a worker
  * waits is exposed communication. An exchange depends on nothing but the schedule and by how much the workers' starts
  * differ, so one that was simulated before is remembered; after a few steps nearly all are.
@@ -15,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algos/bucket.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "sim/sim.h"
@@ -46,14 +49,21 @@ struct memory {
     struct sim_result result;
 };
 
+struct piece {
+    size_t count;  /* elements */
+    double left_s; /* of backward, when it has completed them */
+};
+
 struct training {
     const struct sim_train_request *request;
     struct sim_request network;
     struct layout layout;
     struct spec strategy;
     uint64_t period;
-    size_t workers, parameters, bucket; /* elements */
-    double compute_s;
+    size_t workers, parameters;
+    double compute_s, backward_s;
+    struct piece *piece; /* buckets, in the order in which they are exchanged */
+    size_t pieces;
 
     double *clock_s, *free_s, *begin_s, *exposed_s; /* of each worker; free: its last exchange is over */
     double *sent;                                   /* bytes of each worker in the steps counted       */
@@ -177,11 +187,13 @@ static enum status exchange(struct training *training, uint64_t step, const stru
 {
     struct pending *pending = NULL;
     TRY(pending_take(training, &pending));
-    for (size_t r = 0; r < training->workers; r++)
-        training->begin_s[r] = fmax(training->clock_s[r], training->free_s[r]);
-    for (size_t begin = 0; begin < training->parameters; begin += training->bucket) {
-        const size_t left = training->parameters - begin;
-        TRY(exchange_bucket(training, step, left < training->bucket ? left : training->bucket));
+    const bool overlaps = training->request->overlap && plan->start == START_AFTER_BACKWARD;
+    memcpy(training->begin_s, training->free_s, training->workers * sizeof(double));
+    for (size_t k = 0; k < training->pieces; k++) {
+        const double left_s = overlaps ? training->piece[k].left_s : 0;
+        for (size_t r = 0; r < training->workers; r++)
+            training->begin_s[r] = fmax(training->clock_s[r] - left_s, training->begin_s[r]);
+        TRY(exchange_bucket(training, step, training->piece[k].count));
     }
     memcpy(training->free_s, training->begin_s, training->workers * sizeof(double));
     memcpy(pending->done_s, training->begin_s, training->workers * sizeof(double));
@@ -297,6 +309,45 @@ static enum status check_request(const struct sim_train_request *request)
     return STATUS_OK;
 }
 
+static enum status add_piece(struct training *training, size_t *capacity, size_t begin, size_t count)
+{
+    const struct sim_train_request *request = training->request;
+    void *memory = training->piece;
+    TRY(memory_grow(&memory, capacity, training->pieces + 1, sizeof(struct piece)));
+    training->piece = memory;
+    const double until_s = profile_backward_until(request->profile, request->batch, begin);
+    training->piece[training->pieces++] = (struct piece){.count = count, .left_s = training->backward_s - until_s};
+    return STATUS_OK;
+}
+
+/* The elements that the next bucket takes, of the `left` first ones. *layers: those that are left. */
+static size_t next_bucket(const struct training *training, size_t most, size_t left, size_t *layers)
+{
+    const struct profile *profile = training->request->profile;
+    const size_t room = bucket_room(training->pieces, most);
+    size_t count = 0;
+    if (profile->layers == 0)
+        return left < room ? left : room;
+    while (*layers > 0 && (count == 0 || count + profile->layer[*layers - 1].parameters <= room))
+        count += profile->layer[--*layers].parameters;
+    return count;
+}
+
+static enum status cut_pieces(struct training *training)
+{
+    const size_t bytes = training->request->bucket;
+    const size_t most = bytes / ELEMENT_BYTES > 0 ? bytes / ELEMENT_BYTES : 1;
+    size_t capacity = 0, left = training->parameters, layers = training->request->profile->layers;
+    while (left > 0) {
+        const size_t count = bytes > 0 ? next_bucket(training, most, left, &layers) : left;
+        if (count == 0)
+            break; /* layers without parameters */
+        left -= count;
+        TRY(add_piece(training, &capacity, left, count));
+    }
+    return STATUS_OK;
+}
+
 static enum status training_create(struct training *training)
 {
     const struct sim_train_request *request = training->request;
@@ -310,15 +361,12 @@ static enum status training_create(struct training *training)
     TRY(spec_period(&training->strategy, &training->layout, &training->period));
     profile_times(request->profile, request->batch, &forward_s, &backward_s, NULL);
     training->compute_s = forward_s + backward_s;
+    training->backward_s = backward_s;
     training->network = request->network;
     training->network.layout = &training->layout;
     training->workers = (size_t)request->workers;
     training->parameters = request->profile->parameters;
-    training->bucket = request->bucket / ELEMENT_BYTES;
-    if (request->bucket == 0)
-        training->bucket = training->parameters;
-    else if (training->bucket == 0)
-        training->bucket = 1;
+    TRY(cut_pieces(training));
     TRY(reals_create(training, &training->clock_s));
     TRY(reals_create(training, &training->free_s));
     TRY(reals_create(training, &training->begin_s));
@@ -335,6 +383,7 @@ static void training_release(struct training *training)
         free(training->memory[i].done_s);
         free(training->memory[i].sent);
     }
+    free(training->piece);
     free(training->clock_s);
     free(training->free_s);
     free(training->begin_s);

@@ -72,13 +72,16 @@ class Settings:
     def key(self, cell):
         """The canonical spec and every setting that changes the result."""
         options, parts = self.options, [self.identity.get(cell.spec, cell.spec), cell.mode, f"workers={cell.workers}"]
-        network = [f"bucket={options['bucket']}", f"segment={options['segment']}", f"window={options['window']}"]
+        network = [f"{name}={options[name] or 'auto'}" for name in ("bucket", "overlap")]
+        network += [f"wire={options['wire']}"] if options["wire"] != "f32" else []
+        network += [f"segment={options['segment']}", f"window={options['window']}"]
         run = [f"{name}={options[name]}" for name in ("steps", "warmup-steps", "repeats", "seed", "transport")]
         run += [f"inject={options['inject']}"] if self.impaired(cell) else []
         if cell.mode == "measured":
             parts += [f"device={options['device']}", f"model={options['model']}", f"image-size={options['image-size']}"]
             parts += [f"precision={options['precision']}"] if options["precision"] else []
             parts += [f"data={options['data']}"] if options["data"] else []
+            parts += [f"bn={options['bn']}"] if options["bn"] != "local" else []
             parts += [f"threads={self.threads}", *run]
         elif cell.mode == "replayed":
             parts += [f"device=replay:{self.prints['profile']}", f"threads={self.threads}", *run]
@@ -145,9 +148,10 @@ def run_program(words, log):
     return process.returncode, output, said[-1] if said else ""
 
 
-def network_words(options):
-    """Options that train and sim share."""
-    return [f"--{key}={options[key]}" for key in ("bucket", "segment", "window")]
+def network_words(options, cell):
+    """Options that train and sim share. What exchanges nothing has nothing to cut, to overlap or to encode."""
+    keys = ("segment", "window") if cell.spec == BASELINE_SPEC else ("bucket", "overlap", "wire", "segment", "window")
+    return [f"--{key}={options[key]}" for key in keys if options[key] is not None]
 
 
 def train_words(settings, cell, out):
@@ -162,9 +166,10 @@ def train_words(settings, cell, out):
         words += [f"--image-size={options['image-size']}"]
         words += [f"--precision={options['precision']}"] if options["precision"] else []
         words += [f"--data={options['data']}"] if options["data"] else []
+        words += [f"--bn={options['bn']}"] if options["bn"] != "local" and cell.spec != BASELINE_SPEC else []
     else:
         words += [f"--device=replay:{options['profile']}"]
-    return [*words, *network_words(options), "--eval=never", f"--out={out}", "--json"]
+    return [*words, *network_words(options, cell), "--eval=never", f"--out={out}", "--json"]
 
 
 def sim_words(settings, cell):
@@ -172,7 +177,7 @@ def sim_words(settings, cell):
     options = settings.options
     words = ["sim", "train", f"--allreduce={cell.spec}", "-n", str(cell.workers)]
     words += [f"--platform={options['platform']}", f"--profile={options['profile']}"]
-    words += [f"--batch={settings.batch(cell.mode)}", *network_words(options), "--json"]
+    words += [f"--batch={settings.batch(cell.mode)}", *network_words(options, cell), "--json"]
     return words
 
 
@@ -232,9 +237,9 @@ def common_fields(settings, cell):
         "host": settings.host,
         "started": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "kind": settings.kinds.get(cell.spec.partition(":")[0], ""),
-        "wire": "f32",
-        "bucket_bytes": options["bucket"],
-        "overlap": "no",
+        "wire": options["wire"],
+        "bucket_bytes": options["bucket"] or "",
+        "overlap": options["overlap"] or "",
         "threads": "" if simulated else settings.threads,
         "warmup_steps": "" if simulated else options["warmup-steps"],
         "repeats": 1 if simulated else options["repeats"],
@@ -284,7 +289,7 @@ def train_fields(settings, cell):
         # an emulated device computes nothing that could be learnt
         **({"loss": first["loss_last"], "consensus": first["consensus"]} if cell.mode == "measured" else {}),
         "top1": first["top1"],
-        **{name: first[name] for name in ("transport", "nodes", "segment", "window")},
+        **{name: first[name] for name in ("transport", "nodes", "segment", "window", "bucket_bytes", "overlap", "wire")},
         "host": first["host"],
         **({"reason": f"{shared} workers share a card"} if (shared := first["workers_per_card"] or 1) > 1 else {}),
     }
@@ -303,6 +308,7 @@ def sim_fields(settings, cell):
         "step_ms_p99": result["step_ms"],
         "step_ms_ci95": 0.0,  # the simulator is deterministic
         **{name: result[name] for name in ("compute_ms", "exposed_ms", "bytes_sent_per_step")},
+        **{name: result[name] for name in ("bucket_bytes", "overlap", "wire")},
     }
 
 

@@ -97,9 +97,9 @@ def device(text):
 
 def bucket(text):
     """What `chorale train --bucket=` takes."""
-    if not re.fullmatch(r"tensor|\d+[KMG]?", text):
-        raise ValueError("bytes (25M), tensor, or 0")
-    return text
+    if not re.fullmatch(r"tensor|all|\d+[KMG]?", text):
+        raise ValueError("bytes (25M), tensor, or all")
+    return "0" if text == "all" else text
 
 
 def file(text):
@@ -131,7 +131,10 @@ TABLE = {
     "seed": ("1", number(0, 2**53), "of everything random"),
     "transport": ("auto", choice("auto", "shm", "tcp", "net", "verbs", "efa"), "what carries the bytes"),
     "inject": (None, str, "impairments of more than one worker, measured and replayed (chorale train --help)"),
-    "bucket": ("0", bucket, "exchange in pieces: bytes, tensor, or 0 = all at once"),
+    "bucket": (None, bucket, "exchange in pieces: bytes, tensor, or all (default 4M where exchanges overlap, else all)"),
+    "overlap": (None, choice("none", "bucket"), "exchanges begin after backward, or during it (default where they can)"),
+    "wire": ("f32", str, "what travels (chorale list)"),
+    "bn": ("local", choice("local", "sync", "averaged"), "statistics of batch norms, when measured"),
     "segment": ("262144", number(64, 2**30), "bytes of a piece of a message on the wire, in every mode"),
     "window": ("4", number(1, 64), "receives posted ahead, in every mode"),
     "platform": ("experiments/platforms/fdr-4gpu.txt", file, "simulated network"),

@@ -123,11 +123,71 @@ Test(train, buckets_go_one_after_the_other)
     const double bucket_s = time_of(&network, "ring", WORKERS, 250000);
     expect_relative(COMPUTE_S + 4 * bucket_s, result.step_s, 1e-9, "four buckets");
     cr_expect_eq(result.bytes_sent_per_step, ring_bytes());
-    request.bucket = 1600000; /* 400,000 elements: two whole and a half */
+    request.bucket = 1600000; /* 400,000 elements, but at first 1 MiB */
     EXPECT_OK(train_as(&request, "ring", &result));
+    const double first_s = time_of(&network, "ring", WORKERS, 262144);
     const double whole_s = time_of(&network, "ring", WORKERS, 400000);
-    const double rest_s = time_of(&network, "ring", WORKERS, 200000);
-    expect_relative(COMPUTE_S + 2 * whole_s + rest_s, result.step_s, 1e-9, "two and a half");
+    const double rest_s = time_of(&network, "ring", WORKERS, 1000000 - 262144 - 400000);
+    expect_relative(COMPUTE_S + first_s + whole_s + rest_s, result.step_s, 1e-9, "a first, a whole, a rest");
+}
+
+/* Four buckets are complete at a quarter, a half, three quarters and the end of backward (of 6.67 ms). */
+Test(train, overlap_hides_what_backward_leaves_time_for)
+{
+    const struct platform fast = {.node_workers = 1, .inter = {1e-6, 1e-10}};
+    struct sim_train_request request = {.network = {.platform = &fast}, .bucket = 1000000, .overlap = true};
+    const struct sim_request network = {.platform = &fast};
+    struct sim_train_result result = {0};
+    double bucket_s = time_of(&network, "ring", WORKERS, 250000);
+    cr_assert_lt(bucket_s, 0.667 * COMPUTE_S / 4);
+    EXPECT_OK(train_as(&request, "ring", &result));
+    expect_relative(COMPUTE_S + bucket_s, result.step_s, 1e-9, "only the last bucket is exposed");
+    expect_relative(bucket_s, result.exposed_s, 1e-9, "exposed");
+    request.network.platform = &slow;
+    const struct sim_request slowly = {.platform = &slow};
+    bucket_s = time_of(&slowly, "ring", WORKERS, 250000);
+    cr_assert_gt(bucket_s, 0.667 * COMPUTE_S);
+    EXPECT_OK(train_as(&request, "ring", &result));
+    expect_relative(COMPUTE_S - 0.667 * COMPUTE_S * 0.75 + 4 * bucket_s, result.step_s, 1e-9,
+                    "three quarters are hidden");
+    request.bucket = 0;
+    EXPECT_OK(train_as(&request, "ring", &result));
+    expect_relative(COMPUTE_S + exchange_s(&slow, "ring"), result.step_s, 1e-9, "one bucket hides nothing");
+    struct sim_train_result without = {0};
+    EXPECT_OK(train_as(&request, "gossip:graph=ring", &result));
+    request.overlap = false;
+    EXPECT_OK(train_as(&request, "gossip:graph=ring", &without));
+    expect_relative(without.step_s, result.step_s, 1e-12, "what is exchanged after the update");
+}
+
+/* Buckets are of whole layers, from the last one on. */
+Test(train, buckets_are_of_whole_layers)
+{
+    struct profile_layer layers[] = {{.name = "a", .parameters = 80, .backward_s = 1e-3},
+                                     {.name = "b", .backward_s = 2e-3},
+                                     {.name = "c", .parameters = 320, .backward_s = 4e-3},
+                                     {.name = "d", .parameters = 40, .backward_s = 8e-3}};
+    const struct profile layered = {.parameters = 440, .batch = BATCH, .layer = layers, .layers = 4};
+    const struct sim_request network = {.platform = &slow};
+    struct spec spec;
+    struct sim_train_request request = {.network = network,
+                                        .profile = &layered,
+                                        .spec = &spec,
+                                        .workers = WORKERS,
+                                        .batch = BATCH,
+                                        .bucket = 1440, /* d and c; then a */
+                                        .overlap = true};
+    struct sim_train_result result = {0};
+    EXPECT_OK(spec_parse("ring", &spec));
+    EXPECT_OK(sim_train(&request, &result));
+    const double large_s = time_of(&network, "ring", WORKERS, 360), small_s = time_of(&network, "ring", WORKERS, 80);
+    cr_assert_lt(large_s, 3e-3);
+    expect_relative(15e-3 + small_s, result.step_s, 1e-9, "the second bucket is exposed");
+    expect_relative(small_s, result.exposed_s, 1e-9, "exposed");
+    request.bucket = 1300; /* d; then c; then a */
+    EXPECT_OK(sim_train(&request, &result));
+    expect_relative(15e-3 + small_s, result.step_s, 1e-9, "three buckets");
+    spec_release(&spec);
 }
 
 Test(train, more_steps_are_the_same_steps)
