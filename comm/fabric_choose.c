@@ -7,8 +7,7 @@
 #include "comm/job.h"
 #include "comm/wire.h"
 
-#define SHM_WORKERS 256                       /* the provider's limit (SMR_MAX_PEERS) */
-#define SHM_WORKER_BYTES ((uint64_t)18 << 20) /* of /dev/shm for one worker: its queues and buffers, with a margin */
+#define SHM_WORKERS 256 /* the provider's limit (SMR_MAX_PEERS) */
 
 /* Each segment costs several calls into the system: fewer and longer ones, more of them ahead. Over tcp, libfabric 1.15 to
  * 1.17 has a provider that knows tags itself, net. It is twice as quick as the layers of tcp;ofi_rxm: no copies between
@@ -88,7 +87,7 @@ static enum status survey_hosts(struct job *job, bool want_shm, bool want_net, s
 /* STATUS_OK when shared memory serves all workers; else the reason why not. */
 static enum status shm_possible(const struct fabric_survey *survey, int size)
 {
-    uint64_t wanted = (uint64_t)size * SHM_WORKER_BYTES;
+    uint64_t wanted = (uint64_t)size * TRANSPORT_SHM_BYTES;
     if (size > SHM_WORKERS)
         return fail(STATUS_UNAVAILABLE, "shm: %d workers: the provider takes %d at most: use tcp", size, SHM_WORKERS);
     if (survey->elsewhere >= 0)

@@ -20,6 +20,8 @@
 
 #define TRANSPORT_ANY (-1)    /* receive from any peer             */
 #define TRANSPORT_TAG_BITS 60 /* tags are below 2^60               */
+/* Of /dev/shm for one worker on shm: its queues and buffers, with a margin. */
+#define TRANSPORT_SHM_BYTES ((uint64_t)18 << 20)
 
 /* One transfer under way. Owned by the caller, who must leave it in place until it is reported by progress(). The
  * provider keeps its own context in `provider`, which must come first. */

@@ -24,6 +24,7 @@ static const struct command commands[] = {
     {"run", cmd_run, "start any command as several local workers"},
     {"data", cmd_data, "index, pack and inspect data sets"},
     {"calibrate", cmd_calibrate, "fit a platform file to measured times"},
+    {"doctor", cmd_doctor, "what this host and this build offer, what is missing, and what to do about it"},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

@@ -22,6 +22,7 @@ int cmd_export(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 int cmd_calibrate(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 
 /* Says `chorale: ` and this thread's latest failure on stderr; returns the exit code that belongs to `status`. */
 int program_error(enum status status);

@@ -36,8 +36,8 @@ Test(usage, commands)
 
 Test(usage, help_of_every_command_tells_its_options)
 {
-    static const char *const commands[] = {"list",    "bench",  "train", "sim",      "verify",
-                                           "explain", "export", "run",   "calibrate"};
+    static const char *const commands[] = {"list",    "bench",  "train", "sim",       "verify",
+                                           "explain", "export", "run",   "calibrate", "doctor"};
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         struct outcome outcome;
         char words[64], begin[64];
