@@ -76,13 +76,35 @@ static const struct option options_table[] = {
      .min = 0,
      .max = 1e9,
      .help = "of all workers, that --lr is for; 0: --lr is not scaled"},
-    {.key = "momentum", .type = OPTION_REAL, .default_text = "0.9", .min = 0, .max = 1, .help = "of SGD"},
+    {.key = "optimizer",
+     .type = OPTION_CHOICE,
+     .default_text = "sgd",
+     .choices = "sgd|nesterov|lars",
+     .help = "how the mean gradient changes the weights"},
+    {.key = "momentum", .type = OPTION_REAL, .default_text = "0.9", .min = 0, .max = 1, .help = "of the optimizer"},
     {.key = "weight-decay",
      .type = OPTION_REAL,
      .default_text = "0.0001",
      .min = 0,
      .max = 1,
      .help = "of convolution and linear weights"},
+    {.key = "norm-weight-decay",
+     .type = OPTION_REAL,
+     .default_text = "0",
+     .min = 0,
+     .max = 1,
+     .help = "of batch norms"},
+    {.key = "bias-weight-decay",
+     .type = OPTION_REAL,
+     .default_text = "0",
+     .min = 0,
+     .max = 1,
+     .help = "of the biases of convolutions and linear layers"},
+    {.key = "clip",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1e9,
+     .help = "the largest norm of the whole mean gradient (gossip: each worker's own); larger ones are scaled to it"},
     {.key = "zero-gamma",
      .type = OPTION_CHOICE,
      .default_text = "yes",
@@ -429,15 +451,20 @@ static void say_rate(const struct train_start *start)
 {
     const struct train_request *request = start->request;
     const struct learning_rate *rate = start->rate;
+    const struct optimizer_settings *settings = &request->optimizer;
     printf("%llu steps, global batch %zu, lr %g", (unsigned long long)start->steps, rate->global_batch, rate->rate);
     if (rate->images > 0)
         printf(" for %zu images: %g for %zu", rate->images, learning_rate_scaled(rate), rate->global_batch);
     printf(", %s", rate_schedule_name(rate->schedule));
     if (rate->schedule == RATE_COSINE || rate->schedule == RATE_POLYNOMIAL)
         printf(" to %g", rate->end);
-    printf(", warm-up %llu steps, momentum %g, weight decay %g, seed %llu%s%s\n", (unsigned long long)rate->warmup,
-           request->momentum, request->weight_decay, (unsigned long long)request->seed,
-           request->recipe != NULL ? ", recipe " : "", request->recipe != NULL ? request->recipe : "");
+    printf(", warm-up %llu steps\n", (unsigned long long)rate->warmup);
+    printf("%s, momentum %g, weight decay %g of weights, %g of norms, %g of biases, ", update_rule_name(settings->rule),
+           settings->momentum, settings->weight_decay, settings->norm_decay, settings->bias_decay);
+    if (settings->clip > 0)
+        printf("clipped to %g, ", settings->clip);
+    printf("seed %llu%s%s\n", (unsigned long long)request->seed, request->recipe != NULL ? ", recipe " : "",
+           request->recipe != NULL ? request->recipe : "");
 }
 
 static void say_start(void *context, const struct train_start *start)
@@ -559,6 +586,19 @@ static enum data_shard shard_of(const struct option_values *options)
     return shard;
 }
 
+static struct optimizer_settings optimizer_of(const struct option_values *options)
+{
+    enum update_rule rule = UPDATE_SGD;
+    while (strcmp(update_rule_name(rule), option_text(options, "optimizer")) != 0)
+        rule++;
+    return (struct optimizer_settings){.rule = rule,
+                                       .momentum = option_real(options, "momentum"),
+                                       .weight_decay = option_real(options, "weight-decay"),
+                                       .norm_decay = option_real(options, "norm-weight-decay"),
+                                       .bias_decay = option_real(options, "bias-weight-decay"),
+                                       .clip = option_real(options, "clip")};
+}
+
 static struct train_request request_of(const struct plan *plan, const struct worker *worker,
                                        const struct library *library, json_t *placement)
 {
@@ -593,8 +633,7 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .epochs = option_given(options, "epochs") ? option_real(options, "epochs") : 1,
         .lr = option_real(options, "lr"),
         .lr_images = (size_t)option_int(options, "lr-batch"),
-        .momentum = option_real(options, "momentum"),
-        .weight_decay = option_real(options, "weight-decay"),
+        .optimizer = optimizer_of(options),
         .schedule = schedule_of(options),
         .warmup_lr = option_real(options, "warmup-lr"),
         .lr_end = option_real(options, "lr-end"),

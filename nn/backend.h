@@ -88,7 +88,9 @@ struct gradient_watch {
 
 /* One step of SGD with momentum, as nn/optimizer.h has it. */
 struct update {
-    double rate, momentum, weight_decay;
+    double rate, momentum;
+    double weight_decay, other_decay; /* of tensors that decay, and of the others */
+    bool nesterov;
     double trust; /* LARS: the trust coefficient; 0: plain */
 };
 
@@ -123,8 +125,8 @@ struct backend_ops {
     /* The result of the oldest uncollected step; waits for it. STATUS_INTERNAL: there is none. */
     enum status (*collect)(struct backend *backend, struct step_result *result);
 
-    /* The optimizer's step on the device, put into the compute queue: velocity = momentum * velocity + (gradient + decay *
-     * parameter), parameter -= rate * velocity, to the bits of nn/optimizer.c (rate, momentum and decay as floats). velocity is a native arena like the others,
+    /* The optimizer's step on the device, put into the compute queue, to the bits of nn/optimizer.c (rate, momentum and
+     * decay as floats); LARS to its rounding: norms are added up in another order. velocity is a native arena like the others,
      * zeroed by the caller. NULL where arenas lie in host memory. */
     enum status (*update)(struct backend *backend, const struct update *update, const float *gradient, float *velocity,
                           float *parameters);

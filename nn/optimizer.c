@@ -1,18 +1,26 @@
-/* optimizer.c - SGD with momentum as runs of elements that share a weight decay. */
+/* optimizer.c - updates as runs of elements that share a weight decay. */
 #include "nn/optimizer.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/memory.h"
 
-/* Neighbouring tensors with the same decay are one run. */
+const char *update_rule_name(enum update_rule rule)
+{
+    static const char *const names[] = {[UPDATE_SGD] = "sgd", [UPDATE_NESTEROV] = "nesterov", [UPDATE_LARS] = "lars"};
+    return rule < sizeof names / sizeof names[0] ? names[rule] : NULL;
+}
+
+/* Neighbouring tensors with the same decay are one run; with LARS each tensor is. */
 struct run {
     size_t offset, count;
-    bool decays;
+    float decay;
+    bool adapts; /* LARS */
 };
 
 struct optimizer {
-    double momentum, weight_decay;
+    struct optimizer_settings settings;
     struct optimizer_device on; /* device NULL: host memory */
     float *velocity;            /* u */
     size_t bytes;
@@ -21,19 +29,42 @@ struct optimizer {
     bool finite; /* all gradients so far; host memory */
 };
 
-static bool continues(const struct run *run, const struct tensor *tensor)
+static double decay_of(const struct optimizer_settings *settings, const struct model *model,
+                       const struct tensor *tensor)
 {
-    return run->decays == tensor->decays && run->offset + run->count == tensor->offset;
+    if (tensor->decays)
+        return settings->weight_decay;
+    return model->layer[tensor->layer].kind == LAYER_BATCH_NORM ? settings->norm_decay : settings->bias_decay;
 }
 
-static void add_tensor(struct optimizer *optimizer, const struct tensor *tensor)
+static bool continues(const struct run *run, const struct run *next)
 {
-    if (optimizer->runs > 0 && continues(&optimizer->run[optimizer->runs - 1], tensor)) {
-        optimizer->run[optimizer->runs - 1].count += tensor->count;
-        return;
-    }
-    optimizer->run[optimizer->runs++] =
-        (struct run){.offset = tensor->offset, .count = tensor->count, .decays = tensor->decays};
+    return run->decay == next->decay && run->offset + run->count == next->offset;
+}
+
+static void add_tensor(struct optimizer *optimizer, const struct model *model, const struct tensor *tensor)
+{
+    const bool lars = optimizer->settings.rule == UPDATE_LARS;
+    const struct run next = {.offset = tensor->offset,
+                             .count = tensor->count,
+                             .decay = (float)decay_of(&optimizer->settings, model, tensor),
+                             .adapts = lars && tensor->decays};
+    if (!lars && optimizer->runs > 0 && continues(&optimizer->run[optimizer->runs - 1], &next))
+        optimizer->run[optimizer->runs - 1].count += next.count;
+    else
+        optimizer->run[optimizer->runs++] = next;
+}
+
+/* What would be another update there is refused. */
+static enum status check_device(const struct optimizer_settings *settings)
+{
+    if (settings->clip > 0)
+        return fail(STATUS_REFUSED, "clip: a device computes no norm of the whole gradient: leave it out, or train on "
+                                    "the cpu");
+    if (settings->norm_decay != settings->bias_decay)
+        return fail(STATUS_REFUSED,
+                    "norm-weight-decay, bias-weight-decay: a device has one for both: give them the same");
+    return STATUS_OK;
 }
 
 static enum status get_velocity(struct optimizer *optimizer)
@@ -46,23 +77,24 @@ static enum status get_velocity(struct optimizer *optimizer)
     return STATUS_OK;
 }
 
-enum status optimizer_create(const struct model *model, double momentum, double weight_decay,
+enum status optimizer_create(const struct model *model, const struct optimizer_settings *settings,
                              const struct optimizer_device *on, struct optimizer **out)
 {
     *out = NULL;
     void *memory = NULL, *runs = NULL;
     enum status status = STATUS_OK;
+    if (on != NULL)
+        TRY(check_device(settings));
     TRY(memory_zeroed(&memory, 1, sizeof(struct optimizer)));
     struct optimizer *optimizer = memory;
-    *optimizer = (struct optimizer){
-        .momentum = momentum, .weight_decay = weight_decay, .bytes = model->parameters * sizeof(float), .finite = true};
+    *optimizer = (struct optimizer){.settings = *settings, .bytes = model->parameters * sizeof(float), .finite = true};
     if (on != NULL)
         optimizer->on = *on;
     TRY_TO(failed, memory_zeroed(&runs, (size_t)model->tensors, sizeof(struct run)));
     optimizer->run = runs;
     TRY_TO(failed, get_velocity(optimizer));
     for (int t = 0; t < model->tensors; t++)
-        add_tensor(optimizer, &model->tensor[t]);
+        add_tensor(optimizer, model, &model->tensor[t]);
     *out = optimizer;
     return STATUS_OK;
 failed:
@@ -83,27 +115,41 @@ void optimizer_destroy(struct optimizer *optimizer)
     free(optimizer);
 }
 
+struct coefficients {
+    float scale, rate, momentum, decay;
+};
+
+static inline __attribute__((always_inline)) void update_element(enum update_rule rule, const struct coefficients *with,
+                                                                 float g, float *u, float *w)
+{
+    g = with->scale * g + with->decay * *w;
+    if (rule == UPDATE_LARS) {
+        *u = with->momentum * *u + with->rate * g;
+        *w = *w - *u;
+        return;
+    }
+    *u = with->momentum * *u + g;
+    *w = *w - with->rate * (rule == UPDATE_NESTEROV ? g + with->momentum * *u : *u);
+}
+
 /* A gradient that is not finite turns 0 * g into nan, and the sum with it: checked in the pass that reads it anyway. */
-static float update(size_t count, float rate, float momentum, float decay, const float *restrict gradient,
-                    float *restrict velocity, float *restrict parameters)
+static inline __attribute__((always_inline)) float update_all(enum update_rule rule, const struct coefficients *with,
+                                                              size_t count, const float *restrict gradient,
+                                                              float *restrict velocity, float *restrict parameters)
 {
     enum { LANES = 16 }; /* of the check, so that it needs no order */
     float check[LANES] = {0};
     size_t whole = count - count % LANES;
     for (size_t i = 0; i < whole; i += LANES) {
         for (size_t k = 0; k < LANES; k++) {
-            float g = gradient[i + k], w = parameters[i + k];
-            float u = momentum * velocity[i + k] + (g + decay * w);
-            velocity[i + k] = u;
-            parameters[i + k] = w - rate * u;
+            float g = gradient[i + k];
+            update_element(rule, with, g, &velocity[i + k], &parameters[i + k]);
             check[k] += 0.0F * g;
         }
     }
     for (size_t i = whole; i < count; i++) {
-        float g = gradient[i], w = parameters[i];
-        float u = momentum * velocity[i] + (g + decay * w);
-        velocity[i] = u;
-        parameters[i] = w - rate * u;
+        float g = gradient[i];
+        update_element(rule, with, g, &velocity[i], &parameters[i]);
         check[0] += 0.0F * g;
     }
     float sum = 0;
@@ -112,13 +158,64 @@ static float update(size_t count, float rate, float momentum, float decay, const
     return sum;
 }
 
+/* One loop for each rule. */
+static float update(enum update_rule rule, const struct coefficients *with, size_t count, const float *gradient,
+                    float *velocity, float *parameters)
+{
+    const struct coefficients own = *with; /* stays in registers */
+    switch (rule) {
+    case UPDATE_NESTEROV:
+        return update_all(UPDATE_NESTEROV, &own, count, gradient, velocity, parameters);
+    case UPDATE_LARS:
+        return update_all(UPDATE_LARS, &own, count, gradient, velocity, parameters);
+    case UPDATE_SGD:
+        break;
+    }
+    return update_all(UPDATE_SGD, &own, count, gradient, velocity, parameters);
+}
+
+static double squares(const float *values, size_t count)
+{
+    enum { LANES = 8 };
+    double sum[LANES] = {0}, all = 0;
+    size_t whole = count - count % LANES;
+    for (size_t i = 0; i < whole; i += LANES)
+        for (size_t k = 0; k < LANES; k++)
+            sum[k] += (double)values[i + k] * (double)values[i + k];
+    for (size_t i = whole; i < count; i++)
+        sum[0] += (double)values[i] * (double)values[i];
+    for (size_t k = 0; k < LANES; k++)
+        all += sum[k];
+    return all;
+}
+
+static float clip_scale(const struct optimizer *optimizer, const float *gradient)
+{
+    const double clip = optimizer->settings.clip;
+    if (clip == 0)
+        return 1;
+    const double norm = sqrt(squares(gradient, optimizer->bytes / sizeof(float)));
+    return norm + 1e-6 > clip ? (float)(clip / (norm + 1e-6)) : 1; /* PyTorch's clip_grad_norm_ */
+}
+
+static float lars_rate(const struct run *run, const struct coefficients *with, double rate, const float *gradient,
+                       const float *parameters)
+{
+    const double w = sqrt(squares(parameters + run->offset, run->count));
+    const double g = (double)with->scale * sqrt(squares(gradient + run->offset, run->count));
+    return (float)(w > 0 && g > 0 ? rate * (LARS_TRUST * w / (g + (double)run->decay * w)) : rate);
+}
+
 static bool step_on_host(struct optimizer *optimizer, double rate, const float *gradient, float *parameters)
 {
     float check = 0;
+    struct coefficients with = {.scale = clip_scale(optimizer, gradient),
+                                .momentum = (float)optimizer->settings.momentum};
     for (size_t k = 0; k < optimizer->runs; k++) {
         const struct run *run = &optimizer->run[k];
-        check += update(run->count, (float)rate, (float)optimizer->momentum,
-                        run->decays ? (float)optimizer->weight_decay : 0.0F, gradient + run->offset,
+        with.decay = run->decay;
+        with.rate = run->adapts ? lars_rate(run, &with, rate, gradient, parameters) : (float)rate;
+        check += update(optimizer->settings.rule, &with, run->count, gradient + run->offset,
                         optimizer->velocity + run->offset, parameters + run->offset);
     }
     return check == 0; /* false for nan */
@@ -127,9 +224,14 @@ static bool step_on_host(struct optimizer *optimizer, double rate, const float *
 enum status optimizer_step(struct optimizer *optimizer, double rate, const float *gradient, float *parameters,
                            bool *finite)
 {
+    const struct optimizer_settings *settings = &optimizer->settings;
     if (optimizer->on.device != NULL) {
-        const struct update update = {
-            .rate = rate, .momentum = optimizer->momentum, .weight_decay = optimizer->weight_decay};
+        const struct update update = {.rate = rate,
+                                      .momentum = settings->momentum,
+                                      .weight_decay = settings->weight_decay,
+                                      .other_decay = settings->norm_decay,
+                                      .nesterov = settings->rule == UPDATE_NESTEROV,
+                                      .trust = settings->rule == UPDATE_LARS ? LARS_TRUST : 0};
         return optimizer->on.ops->update(optimizer->on.backend, &update, gradient, optimizer->velocity, parameters);
     }
     if (!step_on_host(optimizer, rate, gradient, parameters))

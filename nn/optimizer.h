@@ -1,8 +1,16 @@
 /* optimizer.h - stochastic gradient descent with momentum; learning_rate.h has the rate of each step.
  *
- * PyTorch's form: u = m u + (g + d w), w = w - lr u; d = weight decay where the tensor decays (convolution and linear
- * weights), else 0. Element by element in single precision, without contraction: workers with equal inputs have equal
- * bits afterwards, in whatever order a backend keeps the elements of a tensor.
+ * With g' = s g + d w:
+ *
+ *   sgd       u = m u + g',          w = w - lr u               PyTorch's form: u does not hold lr, and so needs no
+ *   nesterov  u = m u + g',          w = w - lr (g' + m u)      correction when lr changes (Goyal et al. 2017, 3)
+ *   lars      v = m v + lr local g', w = w - v                  You, Gitman, Ginsburg 2017, as in MLPerf: v holds lr
+ *             local = 0.001 |w| / (s |g| + d |w|) of each convolution and linear weight; 1 for the others, and where a
+ *             norm is 0
+ *
+ * d is the weight decay of the tensor's kind. s is 1, or with clipping min(1, clip / (norm + 1e-6)), norm that of the whole
+ * gradient: in exact runs the mean over all workers, alike on all. Element by element in single precision, without
+ * contraction: workers with equal inputs have equal bits afterwards.
  */
 #ifndef CHORALE_NN_OPTIMIZER_H
 #define CHORALE_NN_OPTIMIZER_H
@@ -18,6 +26,18 @@
 
 struct optimizer;
 
+enum update_rule { UPDATE_SGD, UPDATE_NESTEROV, UPDATE_LARS };
+const char *update_rule_name(enum update_rule rule); /* "sgd", ...: as users write it; NULL beyond the last */
+
+#define LARS_TRUST 0.001
+
+struct optimizer_settings {
+    enum update_rule rule;
+    double momentum;
+    double weight_decay, norm_decay, bias_decay; /* of convolution and linear weights, of batch norms, of biases */
+    double clip;                                 /* 0: none */
+};
+
 /* Where an optimizer works that is not to work in host memory: the backend's arenas, by its update(). */
 struct optimizer_device {
     struct device *device; /* momentum lies in its memory */
@@ -25,8 +45,9 @@ struct optimizer_device {
     struct backend *backend; /* must outlive the optimizer's last step */
 };
 
-/* Momentum starts at 0. The model is not kept. on: NULL for host memory. Free with optimizer_destroy(). */
-enum status optimizer_create(const struct model *model, double momentum, double weight_decay,
+/* Momentum starts at 0. The model is not kept. on: NULL for host memory. STATUS_REFUSED for what devices do not do: clip,
+ * and decays of norms and biases that differ. Free with optimizer_destroy(). */
+enum status optimizer_create(const struct model *model, const struct optimizer_settings *settings,
                              const struct optimizer_device *on, struct optimizer **optimizer) MUST_CHECK;
 void optimizer_destroy(struct optimizer *optimizer); /* accepts NULL */
 

@@ -220,6 +220,11 @@ static json_t *inject_json(const struct inject *inject)
     return value;
 }
 
+static json_t *clip_json(double clip)
+{
+    return clip > 0 ? json_number(clip) : json_null();
+}
+
 /* What the learning rate was for the global batch, and how it went on. */
 static json_t *rate_json(const struct learning_rate *rate)
 {
@@ -245,13 +250,14 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
         "workers", job_size(request->job), "device", request->backend->name, "model", trainer->model->name, "steps",
         (json_int_t)trainer->steps, "parameters", (json_int_t)trainer->model->parameters, "epochs",
         json_number((double)trainer->steps / (double)trainer->steps_per_epoch), "lr", json_number(request->lr),
-        "momentum", json_number(request->momentum), "weight_decay", json_number(request->weight_decay), "warmup_steps",
-        (json_int_t)trainer->rate.warmup, "batch", request->batch, "threads", request->threads, "image_size",
-        trainer->model->image_size, "global_batch", (json_int_t)trainer->rate.global_batch, "bucket_bytes",
-        bucket_json(trainer->bucket), "exact", trainer->exact, "batch_norm_statistics",
-        trainer->exact ? "averaged" : "local", "nodes", text_string(&nodes), "transport", comm_transport(request->comm),
-        "segment", (json_int_t)comm_segment(request->comm), "window", (int)comm_window(request->comm), "host",
-        job_host(request->job), "started", trainer->started, "timing_skip", (int)skip);
+        "momentum", json_number(request->optimizer.momentum), "weight_decay",
+        json_number(request->optimizer.weight_decay), "warmup_steps", (json_int_t)trainer->rate.warmup, "batch",
+        request->batch, "threads", request->threads, "image_size", trainer->model->image_size, "global_batch",
+        (json_int_t)trainer->rate.global_batch, "bucket_bytes", bucket_json(trainer->bucket), "exact", trainer->exact,
+        "batch_norm_statistics", trainer->exact ? "averaged" : "local", "nodes", text_string(&nodes), "transport",
+        comm_transport(request->comm), "segment", (json_int_t)comm_segment(request->comm), "window",
+        (int)comm_window(request->comm), "host", job_host(request->job), "started", trainer->started, "timing_skip",
+        (int)skip);
     text_release(&spec);
     text_release(&nodes);
     const char *mode = request->backend == &backend_replay ? "replayed" : "measured";
@@ -264,6 +270,10 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
          json_object_set_new(object, "precision", json_string(precision_name(request->precision))) != 0 ||
          json_object_set_new(object, "loss_scale", json_number(loss_scale)) != 0 ||
          json_object_set_new(object, "learning_rate", rate_json(&trainer->rate)) != 0 ||
+         json_object_set_new(object, "optimizer", json_string(update_rule_name(request->optimizer.rule))) != 0 ||
+         json_object_set_new(object, "norm_weight_decay", json_number(request->optimizer.norm_decay)) != 0 ||
+         json_object_set_new(object, "bias_weight_decay", json_number(request->optimizer.bias_decay)) != 0 ||
+         json_object_set_new(object, "clip", clip_json(request->optimizer.clip)) != 0 ||
          json_object_set_new(object, "zero_gamma", json_boolean(request->zero_gamma)) != 0 ||
          json_object_set_new(object, "recipe", text_json(request->recipe)) != 0 ||
          json_object_set_new(object, "label_smoothing", json_number(request->label_smoothing)) != 0 ||

@@ -211,8 +211,8 @@ static enum status open_optimizer(struct trainer *trainer)
         .device = request->device, .ops = request->backend, .backend = trainer->backend};
     if (request->profile != NULL)
         return STATUS_OK;
-    return optimizer_create(trainer->model, request->momentum, request->weight_decay,
-                            request->device != NULL ? &device : NULL, &trainer->optimizer);
+    return optimizer_create(trainer->model, &request->optimizer, request->device != NULL ? &device : NULL,
+                            &trainer->optimizer);
 }
 
 static enum status open_records(struct trainer *trainer)

@@ -40,6 +40,7 @@
 #include "nn/backend.h"
 #include "nn/data.h"
 #include "nn/learning_rate.h"
+#include "nn/optimizer.h"
 
 enum train_evaluation {
     EVALUATE_EPOCHS, /* after each epoch and at the end */
@@ -113,7 +114,8 @@ struct train_request {
 
     uint64_t steps; /* 0: by epochs                             */
     double epochs;
-    double lr, momentum, weight_decay;
+    double lr;
+    struct optimizer_settings optimizer;
     size_t lr_images;            /* of global batch that lr is for; 0: it is not scaled */
     enum rate_schedule schedule; /* and what it takes: learning_rate.h */
     double warmup_lr, lr_end, lr_power, decay_factor;
@@ -123,8 +125,8 @@ struct train_request {
                                  run of `steps` */
     size_t bucket;            /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR, BUCKET_USUAL */
     enum train_overlap overlap;
-    bool zero_gamma;          /* the last batch norm of each residual block starts at 0 */
-    const char *recipe;       /* file that options came from, for the summary; NULL: none */
+    bool zero_gamma;                /* the last batch norm of each residual block starts at 0 */
+    const char *recipe;             /* file that options came from, for the summary; NULL: none */
     const struct wire_format *wire; /* what travels; NULL: f32 */
 
     enum train_evaluation evaluation;

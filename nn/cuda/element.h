@@ -185,6 +185,14 @@ ELEMENT void element_sgd(float g, float *w, float *u, float rate, float momentum
     *w = *w - rate * *u;
 }
 
+/* g' = g + d w, u = m u + g', w = w - rate (g' + m u) */
+ELEMENT void element_nesterov(float g, float *w, float *u, float rate, float momentum, float decay)
+{
+    const float decayed = g + decay * *w;
+    *u = momentum * *u + decayed;
+    *w = *w - rate * (decayed + momentum * *u);
+}
+
 /* v = m v + rate (g + d w), w = w - v */
 ELEMENT void element_lars(float g, float *w, float *v, float rate, float momentum, float decay)
 {

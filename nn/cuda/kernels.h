@@ -233,16 +233,18 @@ int cuda_unpack_gradient(cuda_stream stream, enum dtype type, const void *from, 
 struct cuda_update {
     const float *gradients;
     float *parameters, *momentum; /* momentum: u */
-    float rate, momentum_factor, weight_decay;
-    float gradient_scale; /* g is gradient * scale; 1 multiplies nothing away: bits stay           */
-    enum dtype storage;   /* of the working copy                                                  */
-    void *copy;           /* gets the new parameters as cuda_pack() does; NULL: there is none     */
-    uint32_t *not_finite; /* becomes 1 where a gradient is infinite or NaN, else stays; or NULL   */
-    const uint32_t *skip; /* not 0: nothing is changed (loss scaling; may be `not_finite` of an earlier
+    float rate, momentum_factor;
+    float weight_decay, other_decay; /* of tensors that decay, and of the others                       */
+    uint32_t nesterov;               /* 1: by Nesterov's rule; not of cuda_lars()                      */
+    float gradient_scale;            /* g is gradient * scale; 1 multiplies nothing away: bits stay           */
+    enum dtype storage;              /* of the working copy                                                  */
+    void *copy;                      /* gets the new parameters as cuda_pack() does; NULL: there is none     */
+    uint32_t *not_finite;            /* becomes 1 where a gradient is infinite or NaN, else stays; or NULL   */
+    const uint32_t *skip;            /* not 0: nothing is changed (loss scaling; may be `not_finite` of an earlier
                                    * cuda_check_finite(), but not of this call); or NULL                  */
 };
 
-/* SGD: u = m u + (g + d w), w = w - lr u, d = 0 where a tensor doesn't decay. Bits of nn/optimizer.c. */
+/* SGD: u = m u + (g + d w), w = w - lr u; Nesterov: w = w - lr ((g + d w) + m u). Bits of nn/optimizer.c. */
 int cuda_sgd(cuda_stream stream, const struct cuda_arena *arena, const struct cuda_update *update) MUST_CHECK;
 
 struct cuda_lars {

@@ -373,7 +373,8 @@ static void reference_open(struct reference *reference)
     size_t count = reference->model->parameters;
     struct backend_request request = {.model = reference->model, .batch = BATCH, .threads = 1};
     EXPECT_OK(backend_cpu.open(&request, &reference->backend));
-    EXPECT_OK(optimizer_create(reference->model, 0.9, 1e-4, NULL, &reference->optimizer));
+    EXPECT_OK(optimizer_create(reference->model, &(struct optimizer_settings){.momentum = 0.9, .weight_decay = 1e-4},
+                               NULL, &reference->optimizer));
     cr_assert_not_null(reference->backend);
     cr_assert_not_null(reference->optimizer);
     reference->parameters = floats(count);

@@ -10,11 +10,12 @@
 /* Three tensors: the middle one does not decay. */
 enum { FIRST = 37, MIDDLE = 5, LAST = 20, ALL = FIRST + MIDDLE + LAST };
 static struct tensor tensors[] = {
-    {.name = "a.weight", .offset = 0, .count = FIRST, .decays = true},
-    {.name = "b.weight", .offset = FIRST, .count = MIDDLE, .decays = false},
-    {.name = "c.weight", .offset = FIRST + MIDDLE, .count = LAST, .decays = true},
+    {.name = "a.weight", .layer = 0, .offset = 0, .count = FIRST, .decays = true},
+    {.name = "a.bias", .layer = 0, .offset = FIRST, .count = MIDDLE, .decays = false},
+    {.name = "b.weight", .layer = 1, .offset = FIRST + MIDDLE, .count = LAST, .decays = true},
 };
-static const struct model model = {.tensor = tensors, .tensors = 3, .parameters = ALL};
+static struct layer layers[] = {{.kind = LAYER_CONV}, {.kind = LAYER_LINEAR}};
+static const struct model model = {.layer = layers, .layers = 2, .tensor = tensors, .tensors = 3, .parameters = ALL};
 
 static void make(float *values, double phase)
 {
@@ -35,7 +36,8 @@ Test(update, is_pytorchs)
 {
     struct optimizer *optimizer = NULL;
     float w[ALL], g[ALL], wanted[ALL], u[ALL] = {0};
-    EXPECT_OK(optimizer_create(&model, 0.9, 0.01, NULL, &optimizer));
+    EXPECT_OK(optimizer_create(&model, &(struct optimizer_settings){.momentum = 0.9, .weight_decay = 0.01}, NULL,
+                               &optimizer));
     cr_assert_not_null(optimizer);
     make(w, 0);
     memcpy(wanted, w, sizeof w);
@@ -58,7 +60,8 @@ Test(update, decays_weights_only)
 {
     struct optimizer *optimizer = NULL;
     float w[ALL], g[ALL] = {0};
-    EXPECT_OK(optimizer_create(&model, 0.9, 0.5, NULL, &optimizer));
+    EXPECT_OK(
+        optimizer_create(&model, &(struct optimizer_settings){.momentum = 0.9, .weight_decay = 0.5}, NULL, &optimizer));
     cr_assert_not_null(optimizer);
     for (int i = 0; i < ALL; i++)
         w[i] = 1;
@@ -77,7 +80,8 @@ Test(update, notices_what_is_not_finite_wherever_it_is)
         make(w, 0);
         make(g, 1);
         g[at] = bad[at % 3];
-        EXPECT_OK(optimizer_create(&model, 0.9, 0.0, NULL, &optimizer));
+        EXPECT_OK(optimizer_create(&model, &(struct optimizer_settings){.momentum = 0.9, .weight_decay = 0.0}, NULL,
+                                   &optimizer));
         cr_assert_not_null(optimizer);
         cr_expect_not(finite_step(optimizer, 0.1, g, w), "at %d", at);
         optimizer_destroy(optimizer);
@@ -91,8 +95,173 @@ Test(update, large_gradients_are_finite)
     make(w, 0);
     for (int i = 0; i < ALL; i++)
         g[i] = 3e38F;
-    EXPECT_OK(optimizer_create(&model, 0.0, 0.0, NULL, &optimizer));
+    EXPECT_OK(
+        optimizer_create(&model, &(struct optimizer_settings){.momentum = 0.0, .weight_decay = 0.0}, NULL, &optimizer));
     cr_assert_not_null(optimizer);
     cr_expect(finite_step(optimizer, 0.1, g, w));
     optimizer_destroy(optimizer);
+}
+
+/* ---- rules, decays and clipping, each step against its formula in double precision ---- */
+
+enum { STEPS = 6 };
+
+struct oracle {
+    double w[ALL], u[ALL];
+};
+
+static bool is_middle(int i)
+{
+    return i >= FIRST && i < FIRST + MIDDLE;
+}
+
+static double norm(const double *values, int from, int to)
+{
+    double sum = 0;
+    for (int i = from; i < to; i++)
+        sum += values[i] * values[i];
+    return sqrt(sum);
+}
+
+static void oracle_step(struct oracle *oracle, const struct optimizer_settings *by, double rate, const float *gradient)
+{
+    double g[ALL], scale = 1;
+    for (int i = 0; i < ALL; i++)
+        g[i] = (double)gradient[i];
+    if (by->clip > 0 && norm(g, 0, ALL) > by->clip)
+        scale = by->clip / norm(g, 0, ALL);
+    for (int i = 0; i < ALL; i++) {
+        const int from = i < FIRST ? 0 : i < FIRST + MIDDLE ? FIRST : FIRST + MIDDLE;
+        const int to = i < FIRST ? FIRST : i < FIRST + MIDDLE ? FIRST + MIDDLE : ALL;
+        const double d = is_middle(i) ? by->bias_decay : by->weight_decay;
+        g[i] = scale * (double)gradient[i];
+        if (by->rule == UPDATE_LARS && i == from && !is_middle(i)) { /* norms of the tensor before it changes */
+            for (int k = from; k < to; k++)
+                g[k] = scale * (double)gradient[k];
+            const double of_w = norm(oracle->w, from, to), of_g = norm(g, from, to);
+            const double local = 0.001 * of_w / (of_g + d * of_w);
+            for (int k = from; k < to; k++) {
+                oracle->u[k] = by->momentum * oracle->u[k] + rate * local * (g[k] + d * oracle->w[k]);
+                oracle->w[k] -= oracle->u[k];
+            }
+        }
+        if (by->rule == UPDATE_LARS && !is_middle(i))
+            continue;
+        const double decayed = g[i] + d * oracle->w[i];
+        if (by->rule == UPDATE_LARS) {
+            oracle->u[i] = by->momentum * oracle->u[i] + rate * decayed;
+            oracle->w[i] -= oracle->u[i];
+            continue;
+        }
+        oracle->u[i] = by->momentum * oracle->u[i] + decayed;
+        oracle->w[i] -= rate * (by->rule == UPDATE_NESTEROV ? decayed + by->momentum * oracle->u[i] : oracle->u[i]);
+    }
+}
+
+static void expect_formula(const struct optimizer_settings *by)
+{
+    struct optimizer *optimizer = NULL;
+    struct oracle oracle = {.u = {0}};
+    float w[ALL], g[ALL];
+    EXPECT_OK(optimizer_create(&model, by, NULL, &optimizer));
+    cr_assert_not_null(optimizer);
+    make(w, 0);
+    for (int i = 0; i < ALL; i++)
+        oracle.w[i] = (double)w[i];
+    for (int step = 0; step < STEPS; step++) {
+        const double rate = 0.5 / (step + 1); /* changes, so that what holds it in u is told from what does not */
+        make(g, step + 1);
+        oracle_step(&oracle, by, rate, g);
+        cr_expect(finite_step(optimizer, rate, g, w));
+        for (int i = 0; i < ALL; i++)
+            cr_expect_float_eq((double)w[i], oracle.w[i], 2e-6, "%s, step %d, element %d: %.9g, not %.9g",
+                               update_rule_name(by->rule), step, i, (double)w[i], oracle.w[i]);
+    }
+    optimizer_destroy(optimizer);
+}
+
+Test(rules, are_their_formulas)
+{
+    static const enum update_rule rules[] = {UPDATE_SGD, UPDATE_NESTEROV, UPDATE_LARS};
+    for (size_t k = 0; k < sizeof rules / sizeof rules[0]; k++) {
+        struct optimizer_settings by = {.rule = rules[k], .momentum = 0.9, .weight_decay = 0.01};
+        expect_formula(&by);
+        by.bias_decay = 0.02;
+        by.norm_decay = 0.5; /* there is none */
+        expect_formula(&by);
+        by.clip = 2;
+        expect_formula(&by);
+    }
+}
+
+Test(rules, lars_of_nothing_is_plain)
+{
+    const struct optimizer_settings by = {.rule = UPDATE_LARS, .momentum = 0.9, .weight_decay = 0.01};
+    struct optimizer *optimizer = NULL;
+    float w[ALL] = {0}, g[ALL];
+    EXPECT_OK(optimizer_create(&model, &by, NULL, &optimizer));
+    cr_assert_not_null(optimizer);
+    for (int i = 0; i < ALL; i++)
+        g[i] = 1;
+    cr_expect(finite_step(optimizer, 0.5, g, w));
+    for (int i = 0; i < ALL; i++)
+        cr_expect_eq(w[i], -0.5F, "the norm of the weights is 0: local = 1");
+    optimizer_destroy(optimizer);
+}
+
+/* Clipping is by the norm of all tensors together, and leaves smaller gradients their bits. */
+Test(rules, clipping_changes_only_what_is_too_large)
+{
+    static const double clips[] = {0, 1e6, 0.5};
+    float w[3][ALL], g[ALL];
+    make(g, 1);
+    for (int k = 0; k < 3; k++) {
+        struct optimizer *optimizer = NULL;
+        EXPECT_OK(optimizer_create(&model, &(struct optimizer_settings){.clip = clips[k]}, NULL, &optimizer));
+        cr_assert_not_null(optimizer);
+        memset(w[k], 0, sizeof w[k]);
+        cr_expect(finite_step(optimizer, 1, g, w[k]));
+        optimizer_destroy(optimizer);
+    }
+    cr_expect_arr_eq(w[0], w[1], sizeof w[0]);
+    double square = 0;
+    for (int i = 0; i < ALL; i++)
+        square += (double)w[2][i] * (double)w[2][i];
+    cr_expect_float_eq(sqrt(square), 0.5, 1e-6);
+}
+
+Test(rules, norms_biases_and_weights_decay_by_their_own)
+{
+    struct model *net = NULL;
+    struct optimizer *optimizer = NULL;
+    EXPECT_OK(model_create("cnn", 10, 8, &net));
+    cr_assert_not_null(net);
+    float *w = calloc(net->parameters, sizeof *w), *g = calloc(net->parameters, sizeof *g);
+    cr_assert(w != NULL && g != NULL);
+    for (size_t i = 0; i < net->parameters; i++)
+        w[i] = 1;
+    const struct optimizer_settings by = {.weight_decay = 0.5, .norm_decay = 0.25, .bias_decay = 0.125};
+    EXPECT_OK(optimizer_create(net, &by, NULL, &optimizer));
+    cr_expect(finite_step(optimizer, 1, g, w));
+    for (int t = 0; t < net->tensors; t++) {
+        const struct tensor *tensor = &net->tensor[t];
+        const bool of_norm = strstr(tensor->name, "bn") != NULL;
+        const float left = of_norm ? 0.75F : strcmp(tensor->name, "fc.bias") == 0 ? 0.875F : 0.5F;
+        for (size_t i = 0; i < tensor->count; i++)
+            cr_expect_eq(w[tensor->offset + i], left, "%s", tensor->name);
+    }
+    optimizer_destroy(optimizer);
+    model_destroy(net);
+    free(w);
+    free(g);
+}
+
+Test(rules, what_a_device_does_not_do_is_refused)
+{
+    const struct optimizer_device on = {.device = NULL};
+    struct optimizer *optimizer = NULL;
+    const struct optimizer_settings clips = {.clip = 1}, differs = {.norm_decay = 0.1};
+    EXPECT_FAIL(STATUS_REFUSED, "clip", optimizer_create(&model, &clips, &on, &optimizer));
+    EXPECT_FAIL(STATUS_REFUSED, "bias-weight-decay", optimizer_create(&model, &differs, &on, &optimizer));
+    cr_expect_null(optimizer);
 }

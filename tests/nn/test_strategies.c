@@ -15,7 +15,8 @@ static struct tensor tensors[] = {
     {.name = "a", .offset = 0, .count = 4, .decays = true},
     {.name = "b", .offset = 4, .count = 2, .decays = false},
 };
-static const struct model model = {.tensor = tensors, .tensors = 2, .parameters = COUNT};
+static struct layer layers[] = {{.kind = LAYER_LINEAR}};
+static const struct model model = {.layer = layers, .layers = 1, .tensor = tensors, .tensors = 2, .parameters = COUNT};
 static const struct learning_rate rate = {.rate = 0.5, .global_batch = 256, .warmup = 3};
 #define MOMENTUM 0.5F
 #define DECAY 0.25F
@@ -64,7 +65,9 @@ static void members_open(struct member *members)
             member->parameters[i] = (float)(i + 1) * 0.25F;
         member->replica = (struct replica){
             .parameters = member->parameters, .gradient = {member->gradient[0], member->gradient[1]}, .rate = &rate};
-        EXPECT_OK(optimizer_create(&model, (double)MOMENTUM, (double)DECAY, NULL, &member->replica.optimizer));
+        EXPECT_OK(optimizer_create(
+            &model, &(struct optimizer_settings){.momentum = (double)MOMENTUM, .weight_decay = (double)DECAY}, NULL,
+            &member->replica.optimizer));
         member->exchanger = (struct exchanger){.context = member, .start = member_start, .wait = member_wait};
     }
 }
@@ -265,7 +268,9 @@ Test(gossip, does_not_infect_its_neighbours_from_a_device)
         members_open(members);
         struct member *member = &members[0];
         optimizer_destroy(member->replica.optimizer);
-        EXPECT_OK(optimizer_create(&model, (double)MOMENTUM, (double)DECAY, &on, &member->replica.optimizer));
+        EXPECT_OK(optimizer_create(
+            &model, &(struct optimizer_settings){.momentum = (double)MOMENTUM, .weight_decay = (double)DECAY}, &on,
+            &member->replica.optimizer));
         const struct method *method = method_of("gossip", 0, &plan);
         make_gradient(0, 0, member->parameters, member->gradient[0]);
         member->gradient[0][3] = bad ? NAN : 1;

@@ -167,12 +167,14 @@ template <typename T, bool LARS> struct update_step {
         load_some(in.gradients + e, count, g);
         load_some(in.parameters + e, count, w);
         load_some(in.momentum + e, count, u);
-        const float decay = tensor[t].decays ? in.weight_decay : 0.0F;
+        const float decay = tensor[t].decays ? in.weight_decay : in.other_decay;
         bool finite = true;
         for (int k = 0; k < count; k++) {
             finite = finite && element_is_finite(g[k]);
             if constexpr (LARS)
                 element_lars(g[k] * in.gradient_scale, &w[k], &u[k], rates[t], in.momentum_factor, decay);
+            else if (in.nesterov)
+                element_nesterov(g[k] * in.gradient_scale, &w[k], &u[k], in.rate, in.momentum_factor, decay);
             else
                 element_sgd(g[k] * in.gradient_scale, &w[k], &u[k], in.rate, in.momentum_factor, decay);
         }

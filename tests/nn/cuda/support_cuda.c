@@ -206,7 +206,7 @@ static void update_host(struct rig *rig, const struct update *update)
 {
     for (int t = 0; t < rig->model->tensors; t++) {
         const struct tensor *tensor = &rig->model->tensor[t];
-        const float decay = tensor->decays ? (float)update->weight_decay : 0;
+        const float decay = (float)(tensor->decays ? update->weight_decay : update->other_decay);
         for (size_t i = tensor->offset; i < tensor->offset + tensor->count; i++) {
             rig->velocity[i] =
                 (float)update->momentum * rig->velocity[i] + (rig->gradients[i] + decay * rig->parameters[i]);

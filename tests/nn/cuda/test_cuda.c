@@ -609,20 +609,25 @@ static float *random_floats(size_t count, uint64_t key)
     return values;
 }
 
-Test(cuda, the_update_has_the_bits_of_the_optimizer)
+static void expect_bits_of_the_optimizer(const struct optimizer_settings *settings)
 {
+    const struct update by = {.rate = usual.rate,
+                              .momentum = settings->momentum,
+                              .weight_decay = settings->weight_decay,
+                              .other_decay = settings->norm_decay,
+                              .nesterov = settings->rule == UPDATE_NESTEROV};
     struct model *model = small_resnet(16);
     const struct backend_request request = request_of(1, PRECISION_BF16);
     struct rig rig = rig_open(model, &request, true);
     struct optimizer *optimizer = NULL;
-    OK(optimizer_create(model, usual.momentum, usual.weight_decay, NULL, &optimizer));
+    OK(optimizer_create(model, settings, NULL, &optimizer));
     float *parameters = random_floats(model->parameters, 1);
     OK(rig.ops->to_native(rig.backend, parameters, rig.parameters));
     bool finite = true;
     for (uint64_t k = 0; k < 3; k++) {
         float *gradient = random_floats(model->parameters, 2 + k);
         OK(rig.ops->to_native(rig.backend, gradient, rig.gradients));
-        rig_update(&rig, &usual);
+        rig_update(&rig, &by);
         OK(optimizer_step(optimizer, usual.rate, gradient, parameters, &finite));
         free(gradient);
     }
@@ -633,7 +638,7 @@ Test(cuda, the_update_has_the_bits_of_the_optimizer)
 
     parameters[model->parameters - 1] = INFINITY;
     OK(rig.ops->to_native(rig.backend, parameters, rig.gradients));
-    rig_update(&rig, &usual);
+    rig_update(&rig, &by);
     OK(rig.ops->updates_finite(rig.backend, &finite));
     cr_expect_not(finite);
     rig_fill(&rig, 1);
@@ -643,6 +648,14 @@ Test(cuda, the_update_has_the_bits_of_the_optimizer)
     free(ours);
     rig_close(&rig);
     model_destroy(model);
+}
+
+Test(cuda, the_update_has_the_bits_of_the_optimizer)
+{
+    expect_bits_of_the_optimizer(
+        &(struct optimizer_settings){.momentum = usual.momentum, .weight_decay = usual.weight_decay});
+    expect_bits_of_the_optimizer(&(struct optimizer_settings){
+        .rule = UPDATE_NESTEROV, .momentum = 0.9, .weight_decay = 0.01, .norm_decay = 0.02, .bias_decay = 0.02});
 }
 
 /* One tensor's LARS in double precision. */

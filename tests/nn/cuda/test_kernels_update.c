@@ -118,8 +118,13 @@ Test(kernels_update, working_copy)
     }
 }
 
-Test(kernels_update, sgd_has_the_bits_of_the_optimizer)
+static void expect_bits_of_the_optimizer(bool nesterov, float other_decay)
 {
+    const struct optimizer_settings settings = {.rule = nesterov ? UPDATE_NESTEROV : UPDATE_SGD,
+                                                .momentum = 0.9,
+                                                .weight_decay = 1e-4,
+                                                .norm_decay = (double)other_decay,
+                                                .bias_decay = (double)other_decay};
     EACH_ORDER(order)
     EACH_STORAGE(storage)
     {
@@ -127,7 +132,9 @@ Test(kernels_update, sgd_has_the_bits_of_the_optimizer)
         pair_open(&pair, *storage);
         const size_t bytes = pair.model->parameters * sizeof(float);
         struct optimizer *optimizer = NULL;
-        cr_assert_geq(optimizer_create(pair.model, 0.9, 1e-4, NULL, &optimizer), 0);
+        cr_assert_geq(optimizer_create(pair.model, &settings, NULL, &optimizer), 0);
+        pair.update.nesterov = nesterov;
+        pair.update.other_decay = other_decay;
         for (int step = 0; step < 3; step++) {
             pair.update.rate = 0.05F / (float)(step + 1);
             bool finite = true;
@@ -141,6 +148,45 @@ Test(kernels_update, sgd_has_the_bits_of_the_optimizer)
         optimizer_destroy(optimizer);
         pair_close(&pair);
     }
+}
+
+Test(kernels_update, sgd_has_the_bits_of_the_optimizer)
+{
+    expect_bits_of_the_optimizer(false, 0);
+    expect_bits_of_the_optimizer(false, 0.03F);
+}
+
+Test(kernels_update, nesterov_has_the_bits_of_the_optimizer)
+{
+    expect_bits_of_the_optimizer(true, 0);
+    expect_bits_of_the_optimizer(true, 0.03F);
+}
+
+/* Norms are added up in different orders. */
+Test(kernels_update, lars_is_as_near_to_the_optimizer_as_its_norms)
+{
+    const struct optimizer_settings settings = {
+        .rule = UPDATE_LARS, .momentum = 0.9, .weight_decay = 5e-3, .norm_decay = 1e-3, .bias_decay = 1e-3};
+    struct pair pair;
+    struct optimizer *optimizer = NULL;
+    pair_open(&pair, DTYPE_F32);
+    const int tensors = pair.table.arena.tensors;
+    const struct cuda_lars lars = {.trust = (float)LARS_TRUST,
+                                   .rates = device((size_t)tensors * sizeof(float)),
+                                   .workspace = device(cuda_lars_workspace(tensors))};
+    pair.update.weight_decay = 5e-3F;
+    pair.update.other_decay = 1e-3F;
+    cr_assert_geq(optimizer_create(pair.model, &settings, NULL, &optimizer), 0);
+    for (int step = 0; step < 3; step++) {
+        bool finite = true;
+        pair.update.rate = 4.0F / (float)(step + 1);
+        cr_assert_geq(optimizer_step(optimizer, (double)pair.update.rate, pair.gradients, pair.parameters, &finite), 0);
+        DONE(cuda_lars(NULL, &pair.table.arena, &pair.update, &lars));
+        for (size_t i = 0; i < pair.model->parameters; i++)
+            expect_near((double)pair.update.parameters[i], (double)pair.parameters[i], 1e-6, 1e-6, "w", i);
+    }
+    optimizer_destroy(optimizer);
+    pair_close(&pair);
 }
 
 /* A gradient times 128 and a scale of 1 / 128 is the gradient. */

@@ -186,12 +186,12 @@ static void run_update(struct toy_work *work)
     float *velocity = floats(of->velocity, model->parameters), *parameters = floats(of->parameters, model->parameters);
     for (int t = 0; t < model->tensors; t++) {
         const struct tensor *tensor = &model->tensor[t];
-        const float decay = tensor->decays ? (float)of->update.weight_decay : 0.0F;
+        const float decay = (float)(tensor->decays ? of->update.weight_decay : of->update.other_decay);
         for (size_t i = tensor->offset; i < tensor->offset + tensor->count; i++) {
-            const float w = parameters[i];
+            const float w = parameters[i], g = gradient[i] + decay * w;
             of->backend->finite = of->backend->finite && isfinite(gradient[i]);
-            velocity[i] = momentum * velocity[i] + (gradient[i] + decay * w);
-            parameters[i] = w - rate * velocity[i];
+            velocity[i] = momentum * velocity[i] + g;
+            parameters[i] = w - rate * (of->update.nesterov ? g + momentum * velocity[i] : velocity[i]);
         }
     }
 }
@@ -200,6 +200,8 @@ static enum status put_update(struct backend *backend, const struct update *upda
                               float *velocity, float *parameters)
 {
     void *memory = NULL;
+    if (update->trust > 0)
+        return fail(STATUS_REFUSED, "the toy device has no LARS");
     TRY(memory_zeroed(&memory, 1, sizeof(struct update_work)));
     struct update_work *work = memory;
     *work = (struct update_work){.work = {.run = run_update},
