@@ -8,7 +8,7 @@
 #   losses      20 steps of ResNet-50 on the card, in f32 and bf16, beside the cpu's
 #   workers     2 and 4 workers on one card with every exact algorithm: equal parameter hashes
 #   bench       every exact algorithm from device memory, shm and tcp, checked; nccl beside them where cards suffice
-#   speed       ResNet-50 beside PyTorch (experiments/peers/resnet50.sh --device=cuda), where a PyTorch with CUDA is here
+#   speed       ResNet-50 beside PyTorch (experiments/peers/resnet50.sh), where a PyTorch with CUDA is here
 #
 #   tests/card.sh [--out=DIR] [--program=PATH] [PART...]
 #
@@ -159,7 +159,7 @@ sanitizer() { # TOOL
 speed() {
     python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null ||
         { echo "no PyTorch with CUDA for python3: ours alone"; return 77; }
-    experiments/peers/resnet50.sh --device=cuda --rounds=3 --program="$program"
+    experiments/peers/resnet50.sh --rounds=3 --program="$program"
 }
 
 export -f train versions compare_losses losses workers bench nccl sanitizer speed

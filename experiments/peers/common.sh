@@ -1,4 +1,4 @@
-# common.sh - sourced by compare.sh and resnet50.sh, which set `me`: messages, packages, the machine, our program.
+# common.sh - sourced by compare.sh, resnet50.sh and bench/train_cpu.sh, which set `me`: messages, packages, the machine, our program.
 # shellcheck shell=bash disable=SC2154,SC2034
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -90,4 +90,13 @@ warn_when_busy() {
     if awk -v load="$(load)" 'BEGIN {exit !(load > 0.5)}'; then
         say "load is $(load) before anything is measured: other programs run here and these times are not to be trusted"
     fi
+}
+
+# The summary of chorale train -> a row like that of torch_resnet50.py.
+summary_to_row() {
+    "$python" -c 'import json, sys
+s = json.load(sys.stdin)
+keys = ("image_size", "batch", "threads", "steps", "images_per_s")
+print(",".join(keys))
+print(",".join(str(s[k]) for k in keys))'
 }

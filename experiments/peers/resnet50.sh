@@ -1,18 +1,17 @@
 #!/usr/bin/env bash
-# resnet50.sh - training speed of ResNet-50 on this machine: Debian's PyTorch against chorale, one worker, run in turn.
+# resnet50.sh - training speed of ResNet-50 on an NVIDIA card in bf16: a PyTorch built for CUDA against chorale, one
+# worker, run in turn. On the processor: experiments/bench/train_cpu.sh.
 #
-#   experiments/peers/resnet50.sh [--device=cpu] [--rounds=5] [--cases=64:16:1,224:8:2] [--steps=12] [--program=PATH]
+#   experiments/peers/resnet50.sh [--rounds=5] [--cases=224:64:1,224:256:1] [--steps=120] [--python=PATH] [--program=PATH]
 #
-#   --device=cuda   on an NVIDIA card in bf16, with a PyTorch built for CUDA (default cpu)
 #   --rounds=N      how often everything is measured; each round starts with another system (default 5)
-#   --cases=LIST    pixels:batch:threads of each case (default 64:16:1,224:8:2; cuda: 224:64:1,224:256:1)
-#   --steps=N       of a run; the first 2, on a card 20, are not timed (default 12, on a card 120)
-#   --python=PATH   with PyTorch (default Debian's, /usr/bin/python3; cuda: python3)
+#   --cases=LIST    pixels:batch:threads of each case (default 224:64:1,224:256:1)
+#   --steps=N       of a run; the first 20 are not timed (default 120)
+#   --python=PATH   with PyTorch (default python3)
 #   --program=PATH  of chorale (default build/release/chorale, built when it is missing)
 #
-# PyTorch runs twice, on the processor with images as NCHW and as NHWC, on a card as NHWC with and without torch.compile;
-# the ratio is to the faster. On a card the table also says what share of its measured ceilings the training reaches.
-# Installs what is missing, but no PyTorch for CUDA. Writes
+# PyTorch runs twice, as NHWC with and without torch.compile; the ratio is to the faster. The table also says what share
+# of the card's measured ceilings the training reaches. Installs what is missing, but no PyTorch for CUDA. Writes
 # results/peers/resnet50-DATE.csv, every single row, and results/peers/resnet50.md, medians and spread.
 set -euo pipefail
 
@@ -21,17 +20,16 @@ me=resnet50.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 limit=3600 # seconds of one run; after this it hangs
-device=cpu
-skip=2
-python=
+skip=20
+python=python3
 rounds=5
-cases=
-steps=
+cases=224:64:1,224:256:1
+steps=120
 program=
+systems=(chorale "PyTorch, bf16" "PyTorch, bf16, compiled")
 
 for argument in "$@"; do
     case $argument in
-    --device=*) device=${argument#*=} ;;
     --python=?*) python=${argument#*=} ;;
     --rounds=*) rounds=${argument#*=} ;;
     --cases=*) cases=${argument#*=} ;;
@@ -41,53 +39,26 @@ for argument in "$@"; do
         usage
         exit 0
         ;;
-    *) die "$argument: unknown: --device=, --rounds=N, --cases=LIST, --steps=N, --python=PATH, --program=PATH (see --help)" 2 ;;
+    *) die "$argument: unknown: --rounds=N, --cases=LIST, --steps=N, --python=PATH, --program=PATH (see --help)" 2 ;;
     esac
 done
-case $device in
-cpu)
-    python=${python:-/usr/bin/python3} cases=${cases:-64:16:1,224:8:2} steps=${steps:-12}
-    precision=f32
-    systems=(chorale "PyTorch, NCHW" "PyTorch, NHWC")
-    packages=(python3 python3-torch dataset-fashion-mnist)
-    ;;
-cuda)
-    python=${python:-python3} cases=${cases:-224:64:1,224:256:1} steps=${steps:-120}
-    precision=bf16 skip=20
-    systems=(chorale "PyTorch, bf16" "PyTorch, bf16, compiled")
-    packages=(python3 dataset-fashion-mnist)
-    ;;
-*) die "--device=$device: cpu or cuda" 2 ;;
-esac
 [[ $rounds =~ ^[1-9][0-9]{0,3}$ ]] || die "--rounds=$rounds: takes a number from 1 to 9999" 2
 [[ $steps =~ ^[1-9][0-9]{0,5}$ && $steps -gt $skip ]] || die "--steps=$steps: takes a number above $skip" 2
 one='[1-9][0-9]{0,4}:[1-9][0-9]{0,4}:[1-9][0-9]{0,3}'
-[[ $cases =~ ^$one(,$one)*$ ]] || die "--cases=$cases: takes pixels:batch:threads, as in 64:16:1,224:8:2" 2
+[[ $cases =~ ^$one(,$one)*$ ]] || die "--cases=$cases: takes pixels:batch:threads, as in 224:64:1" 2
 
 make_folders
-install_packages "${packages[@]}"
+install_packages python3 dataset-fashion-mnist
 need_program
 describe
-if [[ $device == cuda ]]; then
-    "$python" "$peers/torch_resnet50.py" --ceilings >"$build/ceilings.csv" 2>>"$log" ||
-        die "no ceilings of the card: $(tail -n 1 "$log")"
-    machine="$(sed -n '2s/,.*//p' "$build/ceilings.csv"), $machine"
-fi
+"$python" "$peers/torch_resnet50.py" --ceilings >"$build/ceilings.csv" 2>>"$log" ||
+    die "no ceilings of the card: $(tail -n 1 "$log")"
+machine="$(sed -n '2s/,.*//p' "$build/ceilings.csv"), $machine"
 rows=$results/resnet50-$started.csv
 torch_version=$("$python" -c 'import torch; print(torch.__version__)' 2>>"$log") || die "$python: no PyTorch: $(tail -n 1 "$log")"
-onednn_version=$(package_version libdnnl2)
-
-# The summary of chorale train -> a row like that of torch_resnet50.py.
-summary_to_row() {
-    "$python" -c 'import json, sys
-s = json.load(sys.stdin)
-keys = ("image_size", "batch", "threads", "steps", "images_per_s")
-print(",".join(keys))
-print(",".join(str(s[k]) for k in keys))'
-}
 
 run_chorale() {
-    timeout --foreground --kill-after=10 "$limit" "$program" train --allreduce=ring --workers=1 --model=resnet50 --device="$device" --precision="$precision" \
+    timeout --foreground --kill-after=10 "$limit" "$program" train --allreduce=ring --workers=1 --model=resnet50 --device=cuda --precision=bf16 \
         --image-size="$1" --batch="$2" --threads="$3" --steps="$steps" --timing-skip="$skip" --eval=never --json \
         --out="$build/train" </dev/null >"$build/summary.json" && summary_to_row <"$build/summary.json"
 }
@@ -108,18 +79,16 @@ measure() {
     case $2 in
     chorale)
         rm -rf "$build/train"
-        version="chorale $commit$([[ $device == cuda ]] || printf ', oneDNN %s' "$onednn_version")"
+        version="chorale $commit"
         run_chorale "$3" "$4" "$5" >"$build/rows.csv" 2>>"$log" || code=$?
         ;;
-    "PyTorch, NCHW") run_torch "$3" "$4" "$5" >"$build/rows.csv" 2>>"$log" || code=$? ;;
-    "PyTorch, NHWC") run_torch "$3" "$4" "$5" --channels-last >"$build/rows.csv" 2>>"$log" || code=$? ;;
     "PyTorch, bf16") run_torch "$3" "$4" "$5" --channels-last --device=cuda >"$build/rows.csv" 2>>"$log" || code=$? ;;
     "PyTorch, bf16, compiled")
         run_torch "$3" "$4" "$5" --channels-last --device=cuda --compile >"$build/rows.csv" 2>>"$log" || code=$?
         ;;
     esac
     /usr/bin/python3 "$peers/table.py" add --to="$rows" --from="$build/rows.csv" --exit="$code" started="$started" round="$1" \
-        system="$2" image_size="$3" batch="$4" threads="$5" steps="$steps" precision="$precision" version="$version" machine="$machine" \
+        system="$2" image_size="$3" batch="$4" threads="$5" steps="$steps" precision=bf16 version="$version" machine="$machine" \
         load="$busy" || code=1
     if [[ $code -ne 0 ]]; then
         failures=$((failures + 1))
@@ -138,7 +107,7 @@ for ((round = 1; round <= rounds; round++)); do
     done
 done
 
-/usr/bin/python3 "$peers/table.py" training "$rows" $([[ $device == cuda ]] && echo "--ceilings=$build/ceilings.csv") >"$results/resnet50.md" || failures=$((failures > 0 ? failures : 1))
+/usr/bin/python3 "$peers/table.py" training "$rows" "--ceilings=$build/ceilings.csv" >"$results/resnet50.md" || failures=$((failures > 0 ? failures : 1))
 cat "$results/resnet50.md"
 say "every row: $rows, the table: $results/resnet50.md"
 [[ $failures -eq 0 ]] || die "$failures runs failed: see $log"

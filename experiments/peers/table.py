@@ -7,8 +7,9 @@
     table.py allreduce FILE [--causes=FILE] the tables of compare.sh; what misses a goal stands with its cause: what the
                                             rows tell, and what was measured elsewhere and is kept in --causes (CSV: date,
                                             network, workers (a count, or any), from, to (bytes), cause)
-    table.py training FILE [--ceilings=FILE] the table of resnet50.sh; with what share of a card's measured ceilings (CSV of
-                                            torch_resnet50.py --ceilings) the arithmetic of training takes
+    table.py training FILE [--ceilings=FILE] the table of resnet50.sh or bench/train_cpu.sh; with what share of a card's
+                                            measured ceilings (CSV of torch_resnet50.py --ceilings) the arithmetic of
+                                            training takes
 
 Exit: 0 done, 1 rows have wrong elements or are missing, 2 wrong usage.
 """
@@ -21,7 +22,7 @@ import sys
 COLUMNS = {
     "allreduce": ["started", "round", "system", "network", "workers", "cores", "bytes", "in_place", "calls", "time_us", "wrong", "reason",
                   "version", "load", "machine"],
-    "training": ["started", "round", "system", "image_size", "batch", "threads", "steps", "precision", "images_per_s", "reason",
+    "training": ["started", "round", "system", "image_size", "batch", "threads", "workers", "steps", "precision", "images_per_s", "reason",
                  "version", "load", "machine"],
 }
 PEERS = {"openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo"}
@@ -317,23 +318,28 @@ def shares(cases, speeds_of, ceilings):
 def training(rows, ceilings):
     good = [row for row in rows if not row["reason"]]
     systems = sorted({row["system"] for row in good}, key=lambda s: (s != "chorale", s))
-    keys = ("image_size", "batch", "threads")
+    keys = ("image_size", "batch", "workers", "threads")
+
+    def case_of(row):
+        return tuple(int(row.get(k) or 1) for k in keys)
 
     def speeds_of(case):
-        return {s: [float(row["images_per_s"]) for row in good
-                    if row["system"] == s and tuple(int(row[k]) for k in keys) == case] for s in systems}
+        return {s: [float(row["images_per_s"]) for row in good if row["system"] == s and case_of(row) == case] for s in systems}
 
     lines = preface(rows)
     precisions = sorted({row.get("precision") or "f32" for row in rows})
-    lines += [f"ResNet-50, training, {', '.join(precisions)}, one worker: images/s. Above 1 ours is faster. Ours reads and "
-              "resizes its images, PyTorch gets one batch that lies ready.", ""]
-    lines += head(["pixels", "batch", "threads"] + systems + ["ours ÷ best PyTorch"], 0)
-    cases = sorted({tuple(int(row[k]) for k in keys) for row in good})
+    lines += [f"ResNet-50, training, {', '.join(precisions)}: images/s of all workers, batch and threads of one; the ratio is "
+              "the median of the rounds'. Above 1 ours is faster. Ours reads and resizes its images, PyTorch gets one batch "
+              "that lies ready.", ""]
+    lines += head(["pixels", "batch", "workers", "threads"] + systems + ["ours ÷ best PyTorch"], 0)
+    cases = sorted({case_of(row) for row in good})
     for case in cases:
         speeds = speeds_of(case)
-        best = fastest([speeds[s] for s in systems if s != "chorale"], max)
-        lines.append(line([str(k) for k in case] + [spread(speeds[s]) for s in systems] +
-                          [ratio(speeds.get("chorale"), best)]))
+        best = max((s for s in systems if s != "chorale" and speeds[s]), key=lambda s: statistics.median(speeds[s]), default=None)
+        by_round = {(row["system"], row["round"]): float(row["images_per_s"]) for row in good if case_of(row) == case}
+        ratios = [speed / by_round[best, number] for (system, number), speed in by_round.items()
+                  if system == "chorale" and (best, number) in by_round]
+        lines.append(line([str(k) for k in case] + [spread(speeds[s]) for s in systems] + [spread(ratios)]))
     return lines + (shares(cases, speeds_of, ceilings) if ceilings else [])
 
 

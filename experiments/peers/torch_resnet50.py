@@ -1,19 +1,26 @@
 #!/usr/bin/python3
-"""Training speed of ResNet-50 v1.5 in PyTorch, for resnet50.sh: written out here, so that it needs no torchvision.
+"""Training speed of ResNet-50 v1.5 in PyTorch, for resnet50.sh and bench/train_cpu.sh: written out here, so that it needs
+no torchvision.
 
     torch_resnet50.py [--image-size=64] [--batch=16] [--threads=1] [--steps=12] [--skip=2] [--channels-last]
-                      [--device=cpu|cuda] [--compile] [--ceilings]
+                      [--workers=1] [--device=cpu|cuda] [--compile] [--ceilings]
 
 Does what chorale train does in a step: forward, loss, backward, SGD with momentum 0.9 and weight decay 1e-4 on weights
 of convolutions and the linear layer; 10 classes. Tuned: gradients set to None, foreach SGD, in-place ReLU, one batch that
 lies ready; on the processor oneDNN in f32; on a card bf16 by autocast, cudnn.benchmark, fused SGD, and no wait for the
 device before the last timed step. Prints CSV, images_per_s over the steps after the skipped ones.
 
+--workers: so many processes of this program, on the processor, each with its own batch and a core for each thread;
+DistributedDataParallel over gloo averages the gradients while backward goes on. images_per_s is that of all together.
+
 --ceilings: what the card reaches at most, beside which the training's figures stand: bf16 products of 8192 x 8192
 matrices in TFLOP/s, and copies of 1 GiB in device memory in GB/s, read and written.
 """
 
 import argparse
+import os
+import socket
+import subprocess
 import sys
 import time
 
@@ -94,6 +101,28 @@ def train(model, images, labels, steps):
     return times, value
 
 
+def start_workers(workers):
+    """This program once for each worker; the first exit code that is not 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {**os.environ, "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                   "GLOO_SOCKET_IFNAME": "lo"}
+    children = [subprocess.Popen([sys.executable, *sys.argv], env={**environment, "RANK": str(rank)})
+                for rank in range(workers)]
+    return next((code for code in [child.wait() for child in children] if code != 0), 0)
+
+
+def join_workers(model, threads):
+    """The model that averages gradients over the workers; each worker keeps to its own cores where there are enough."""
+    rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) >= workers * threads:
+        os.sched_setaffinity(0, cores[rank * threads:(rank + 1) * threads])
+    torch.distributed.init_process_group("gloo")
+    return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False)
+
+
 def train_on_card(model, images, labels, steps, skip):
     """Seconds of the steps after the skipped ones, together; the last loss."""
     optimizer, loss_of = optimizer_for(model, True), nn.CrossEntropyLoss()
@@ -138,7 +167,7 @@ def ceilings():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("image-size", 64), ("batch", 16), ("threads", 1), ("steps", 12), ("skip", 2)):
+    for name, default in (("image-size", 64), ("batch", 16), ("threads", 1), ("steps", 12), ("skip", 2), ("workers", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--channels-last", action="store_true", help="images as NHWC")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -150,8 +179,10 @@ def main():
         sys.exit("torch_resnet50.py: this PyTorch sees no card: take a build with CUDA, on a machine with one")
     if options.ceilings:
         return ceilings()
-    if min(options.image_size, options.batch, options.threads) < 1 or not 0 <= options.skip < options.steps:
+    if min(options.image_size, options.batch, options.threads, options.workers) < 1 or not 0 <= options.skip < options.steps:
         parser.error("numbers have to be positive, and fewer steps skipped than made")
+    if options.workers > 1 and "RANK" not in os.environ:
+        return start_workers(options.workers)
     torch.set_num_threads(options.threads)
     torch.set_num_interop_threads(1)
     torch.manual_seed(1)
@@ -164,6 +195,8 @@ def main():
     if options.channels_last:
         model = model.to(memory_format=torch.channels_last)
         images = images.contiguous(memory_format=torch.channels_last)
+    if options.workers > 1:
+        model = join_workers(model, options.threads)
     timed = options.steps - options.skip
     if cuda:
         torch.backends.cudnn.benchmark = True
@@ -177,9 +210,12 @@ def main():
         seconds = sum(times[options.skip:])
     if loss != loss:
         sys.exit("torch_resnet50.py: the loss is not a number: the training is broken, don't use its speed")
-    print("image_size,batch,threads,steps,images_per_s")
-    print(f"{options.image_size},{options.batch},{options.threads},{options.steps},"
-          f"{options.batch * timed / seconds:.6g}")
+    if os.environ.get("RANK", "0") != "0":
+        return 0
+    print("image_size,batch,threads,workers,steps,images_per_s")
+    print(f"{options.image_size},{options.batch},{options.threads},{options.workers},{options.steps},"
+          f"{options.workers * options.batch * timed / seconds:.6g}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ struct net {
 
     void *memory; /* all of the above and the values */
     size_t memory_bytes;
-    double *forward_seconds, *backward_seconds; /* [layers] */
+    double *forward_seconds, *backward_seconds, *weights_seconds; /* [layers] */
 };
 
 /* ---- creation ---- */
@@ -286,6 +286,8 @@ static enum status allocate_tables(struct net *net)
     net->forward_seconds = memory;
     TRY(memory_zeroed(&memory, layers, sizeof *net->backward_seconds));
     net->backward_seconds = memory;
+    TRY(memory_zeroed(&memory, layers, sizeof *net->weights_seconds));
+    net->weights_seconds = memory;
     return STATUS_OK;
 }
 
@@ -338,6 +340,7 @@ void net_destroy(struct net *net)
     free(net->gradient);
     free(net->forward_seconds);
     free(net->backward_seconds);
+    free(net->weights_seconds);
     free(net);
 }
 
@@ -551,7 +554,9 @@ static void backward_winograd(struct net *net, const struct node *node, struct w
                               float *weights_gradient)
 {
     const float *gradient = net->gradient[node->gradient];
+    double start = clock_seconds();
     winograd_backward_weights(&work->winograd, input_of(net, node)->data, gradient, weights_gradient, net->columns);
+    net->weights_seconds[node->layer] = clock_seconds() - start;
     if (node->input_gradient >= 0)
         winograd_backward_data(&work->winograd, gradient, weights, net->gradient[node->input_gradient], net->columns);
 }
@@ -570,9 +575,11 @@ static enum status backward_conv(struct net *net, const struct node *node, struc
         return STATUS_OK;
     }
     bool columns = work->by_columns || work->weights_conv;
+    double start = clock_seconds();
     const float *source = columns ? gather_columns(net, node, work) : input_of(net, node)->data;
     TRY(conv_backward_weights(work->weights_conv ? work->weights_conv : work->conv, source, gradient, weights_gradient,
                               net->scratch));
+    net->weights_seconds[node->layer] = clock_seconds() - start;
     if (node->input_gradient < 0)
         return STATUS_OK;
     float *into = net->gradient[node->input_gradient];
@@ -670,4 +677,9 @@ const double *net_forward_seconds(const struct net *net)
 const double *net_backward_seconds(const struct net *net)
 {
     return net->backward_seconds;
+}
+
+const double *net_weights_seconds(const struct net *net)
+{
+    return net->weights_seconds;
 }

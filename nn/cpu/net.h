@@ -44,6 +44,7 @@ float *net_last_gradient(struct net *net);
  * norm. */
 const double *net_forward_seconds(const struct net *net);
 const double *net_backward_seconds(const struct net *net);
+const double *net_weights_seconds(const struct net *net); /* of backward, the part by weights, of convolutions */
 
 /* For tests, all in the order (batch, C, H, W): */
 void net_read_output(const struct net *net, float *canonical);
