@@ -484,6 +484,7 @@ enum status inject_open(const struct inject *inject, uint64_t seed, struct trans
     impaired->transport = *inner;
     impaired->transport.ops = &impaired_ops;
     impaired->transport.node = NULL; /* what is read in place could not be held back */
+    impaired->transport.mixed = false;
     impaired->inner = inner;
     impaired->inject = *inject;
     impaired->seed = seed;

@@ -13,7 +13,7 @@
 set -euo pipefail
 
 # Microseconds: to be gone, --deadline, what the others may take to come to where they wait, and when it is called a hang.
-LIMIT=2000000 DEADLINE=1000000 STARTING=2000000 PATIENCE=30000000
+LIMIT=2000000 DEADLINE=1000000 STARTING=5000000 PATIENCE=30000000
 WORKERS=4
 kills=1 stops=0 seed=$RANDOM
 algorithms=()

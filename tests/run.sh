@@ -5,6 +5,9 @@
 #   verify         every exact schedule proved for 1 to 130 workers
 #   sweep          a small sweep: killed half-way, run again, run once more
 #   peers          the tables of comparisons with others, on rows made up
+#   kills          a worker of every exact algorithm killed at a random moment
+#   soak           collectives drawn at random, back to back, also under a storm of signals
+#   jobs           short jobs in a row, killed, interrupted, two at once, out of memory: nothing stays
 #   slurm          a Slurm of one node, where it is installed, and jobs under its srun
 #   add-algorithm  a copy of the tree gets one algorithm more: one file, one line
 #   asan           suites of base, algos, comm and the CUDA kernels under AddressSanitizer, LeakSanitizer and UBSan
@@ -43,17 +46,17 @@ for argument in "$@"; do
         exit 0
         ;;
     -*) usage "$argument: unknown: --quick, --jobs=N, names of steps or suites (see --help)" ;;
-    suites | verify | sweep | peers | slurm | add-algorithm | asan | tsan) steps+=("$argument") ;;
+    suites | verify | sweep | peers | kills | soak | jobs | slurm | add-algorithm | asan | tsan) steps+=("$argument") ;;
     base* | algos* | comm* | nn* | sim* | experiments*)
         suites+=("$argument")
         [[ " ${steps[*]-} " == *" suites "* ]] || steps+=(suites)
         ;;
-    *) usage "$argument: no step or suite of this name: suites verify sweep peers slurm add-algorithm asan tsan, or base, comm.test_fabric ..." ;;
+    *) usage "$argument: no step or suite of this name: suites verify sweep peers kills soak jobs slurm add-algorithm asan tsan, or base, comm.test_fabric ..." ;;
     esac
 done
 if [[ ${#steps[@]} -eq 0 ]]; then
     steps=(suites verify sweep peers)
-    $quick || steps+=(slurm add-algorithm asan tsan)
+    $quick || steps+=(kills soak jobs slurm add-algorithm asan tsan)
 fi
 
 say() {
@@ -183,6 +186,18 @@ step_sweep() {
 
 step_peers() {
     script_test peers tests/experiments/peers.py
+}
+
+step_kills() {
+    script_test kills tests/kills.sh build/release/chorale
+}
+
+step_soak() {
+    script_test soak tests/soak.sh build/release
+}
+
+step_jobs() {
+    script_test jobs tests/jobs.sh build/release/chorale
 }
 
 step_slurm() {
