@@ -227,6 +227,86 @@ enum status file_write_atomic(const char *path, const void *data, size_t length)
     return status;
 }
 
+/* ---- piece by piece ---- */
+
+struct file_writer {
+    char *path, *temporary;
+    int fd;
+};
+
+static void forget(struct file_writer *writer)
+{
+    if (writer->fd >= 0)
+        (void)close(writer->fd);
+    free(writer->path);
+    free(writer->temporary);
+    free(writer);
+}
+
+enum status file_begin(const char *path, struct file_writer **out)
+{
+    void *memory = NULL;
+    struct text temporary = {0};
+    enum status status = STATUS_OK;
+    *out = NULL;
+    TRY(memory_zeroed(&memory, 1, sizeof(struct file_writer)));
+    struct file_writer *writer = memory;
+    writer->fd = -1;
+    text_addf(&temporary, "%s.tmp", path);
+    TRY_TO(done, text_check(&temporary));
+    TRY_TO(done, memory_string(&writer->temporary, text_string(&temporary)));
+    TRY_TO(done, memory_string(&writer->path, path));
+    writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (writer->fd < 0)
+        status = fail_errno("create", path);
+done:
+    text_release(&temporary);
+    if (status < 0)
+        forget(writer);
+    else
+        *out = writer;
+    return status;
+}
+
+enum status file_append(struct file_writer *writer, const void *data, size_t length)
+{
+    return write_all(writer->fd, writer->path, data, length);
+}
+
+enum status file_rewrite_start(struct file_writer *writer, const void *data, size_t length)
+{
+    if (lseek(writer->fd, 0, SEEK_SET) != 0)
+        return fail_errno("seek in", writer->path);
+    TRY(write_all(writer->fd, writer->path, data, length));
+    return lseek(writer->fd, 0, SEEK_END) >= 0 ? STATUS_OK : fail_errno("seek in", writer->path);
+}
+
+void file_abandon(struct file_writer *writer)
+{
+    if (writer == NULL)
+        return;
+    (void)unlink(writer->temporary);
+    forget(writer);
+}
+
+enum status file_commit(struct file_writer *writer)
+{
+    enum status status = STATUS_OK;
+    if (fsync(writer->fd) != 0 && errno != EINVAL)
+        status = fail_errno("fsync", writer->path);
+    if (close(writer->fd) != 0 && status == STATUS_OK)
+        status = fail_errno("close", writer->path);
+    writer->fd = -1;
+    if (status == STATUS_OK && rename(writer->temporary, writer->path) != 0)
+        status = fail_errno("rename to", writer->path);
+    if (status < 0)
+        (void)unlink(writer->temporary);
+    else
+        status = folder_sync(writer->path);
+    forget(writer);
+    return status;
+}
+
 enum status file_writable(const char *path)
 {
     struct stat about;

@@ -20,6 +20,17 @@ enum status file_write_atomic(const char *path, const void *data, size_t length)
 enum status file_writable(const char *path) MUST_CHECK;
 bool file_exists(const char *path);
 bool file_is_plain(const char *path); /* there, and no folder, pipe or device */
+
+/* A large file, written piece by piece, that is there whole or not at all: "path.tmp" until it is committed. */
+struct file_writer;
+enum status file_begin(const char *path, struct file_writer **writer) MUST_CHECK;
+enum status file_append(struct file_writer *writer, const void *data, size_t length) MUST_CHECK;
+/* Over the first bytes, which must have been appended before. */
+enum status file_rewrite_start(struct file_writer *writer, const void *data, size_t length) MUST_CHECK;
+/* fsync, rename over path, fsync the folder. Also on failure the writer is gone, and then so is the temporary file. */
+enum status file_commit(struct file_writer *writer) MUST_CHECK;
+void file_abandon(struct file_writer *writer); /* accepts NULL; removes the temporary file */
+
 /* mkdir -p. */
 enum status folder_create(const char *path) MUST_CHECK;
 

@@ -473,6 +473,8 @@ static enum status parse_long(struct command_line *line, const char *name)
         return value_store(line->values, option, "--", name + length + 1);
     if (option->type == OPTION_FLAG)
         return value_store(line->values, option, "--", "1");
+    if (option->bare != NULL)
+        return value_store(line->values, option, "--", option->bare);
     return store_next(line, option);
 }
 
@@ -583,7 +585,9 @@ static void add_help_left(const struct option *option, struct text *text)
     if (option->letter != '\0')
         text_addf(text, "-%c, ", option->letter);
     text_addf(text, "--%s", option->key);
-    if (option->type != OPTION_FLAG)
+    if (option->bare != NULL)
+        text_addf(text, "[=%s]", value_word(option));
+    else if (option->type != OPTION_FLAG)
         text_addf(text, "=%s", value_word(option));
 }
 

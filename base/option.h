@@ -31,6 +31,7 @@ struct option {
     bool repeats;    /* given again, the values are joined with a space (--allreduce=a --allreduce=b) */
     enum option_type type;
     const char *default_text; /* what stands when not given; NULL = unset; shown in help                    */
+    const char *bare;         /* what stands for --key without a value, which then must follow an =; or NULL */
     const char *unit;         /* "B", "s", "workers", ...; NULL = none                                       */
     const char *choices;      /* OPTION_CHOICE: "auto|shm|tcp"                                                */
     double min, max;          /* both 0: no bounds                                                           */

@@ -15,7 +15,7 @@ struct coder {
     struct shape *shape;
     size_t segment;
     bool scales;
-    uint32_t run;
+    uint32_t run;            /* number of the latest one */
     unsigned char *bytes;    /* one encoded segment                                */
     float *values, *decoded; /* one segment each                                   */
     float *residual;         /* of each element of the vector; NULL: none is kept  */
@@ -141,10 +141,16 @@ void *coder_room(struct coder *coder)
     return coder->bytes;
 }
 
-void coder_start(struct coder *coder, uint32_t run)
+void coder_start(struct coder *coder)
 {
-    coder->run = run;
+    coder->run++;
     coder->statistics = (struct codec_statistics){0};
+}
+
+float *coder_residual(struct coder *coder, uint32_t **run)
+{
+    *run = &coder->run;
+    return coder->residual;
 }
 
 const struct codec_statistics *coder_statistics(const struct coder *coder)

@@ -29,7 +29,10 @@ bool coder_scales(const struct coder *coder);
 
 void *coder_room(struct coder *coder); /* for one segment, encoded or not: valid until the next call of any of these */
 
-void coder_start(struct coder *coder, uint32_t run); /* `run`: alike on all workers, another one in each run */
+void coder_start(struct coder *coder);
+/* The residual of each element of the vector, NULL where none is kept, and the number of runs so far, from which random
+ * draws are made. Both may be written between runs. */
+float *coder_residual(struct coder *coder, uint32_t **run);
 /* A segment that starts at element `offset`. Returns the length. */
 size_t coder_encode(struct coder *coder, const float *values, size_t offset, size_t count, void *bytes);
 enum status coder_decode(const struct coder *coder, const void *bytes, size_t length, float *values,

@@ -434,7 +434,7 @@ static enum status start_locked(struct collective *c, const void *input, void *o
     c->traffic = (struct collective_traffic){.started_ns = clock_ns()};
     c->outgoing = 0;
     if (c->coder != NULL)
-        coder_start(c->coder, c->epoch);
+        coder_start(c->coder);
     c->previous = team->last;
     c->next = NULL;
     if (team->last == NULL)
@@ -503,6 +503,14 @@ void collective_traffic(const struct collective *c, struct collective_traffic *t
     *traffic = c->traffic;
     if (c->coder != NULL)
         traffic->wire = *coder_statistics(c->coder);
+}
+
+struct collective_feedback collective_feedback(struct collective *c)
+{
+    struct collective_feedback feedback = {.residual = NULL};
+    if (c->coder != NULL)
+        feedback.residual = coder_residual(c->coder, &feedback.runs);
+    return feedback;
 }
 
 /* So many slices of full length, and a shorter one. */

@@ -100,8 +100,8 @@ struct collective_request {
  * top-k, random-k, sign, int8: only where no partial sum travels (TRAIT_WHOLE_INPUTS), REDUCE_SUM and REDUCE_AVG, with
  * error feedback. A collective keeps one residual for each element, of 4 bytes, from run to run: what the last encoding
  * of its worker left out of that element, of the worker's input or of the result that it spreads, whichever the worker
- * is the first to send. It is added to what is encoded next. Made anew, a collective starts with residuals of 0; nothing
- * of them is stored, so after a restart what was left out last is lost, once. An element that is not finite leaves none.
+ * is the first to send. It is added to what is encoded next. Made anew, a collective starts with residuals of 0;
+ * whoever wants to go on after a restart keeps them (collective_feedback()). An element that is not finite leaves none.
  * Mixing: every worker's own share is mixed as the others decode it.
  */
 
@@ -139,5 +139,13 @@ enum status collective_due(const struct collective *collective, size_t size, siz
 /* Bytes of scratch planes that a call of this shape takes in a comm with the usual bound. */
 size_t collective_scratch(const struct shape *shape, size_t count, size_t size);
 void collective_traffic(const struct collective *collective, struct collective_traffic *traffic);
+
+/* What a lossy wire format carries over from run to run: to be read and written while the collective is not under way, by
+ * the thread that starts it. Valid as long as the collective. */
+struct collective_feedback {
+    float *residual; /* (count) of the request; NULL: none */
+    uint32_t *runs;  /* so far; NULL: nothing depends on it */
+};
+struct collective_feedback collective_feedback(struct collective *collective);
 
 #endif

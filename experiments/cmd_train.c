@@ -1,6 +1,7 @@
 /* cmd_train.c - chorale train: trains a network on several workers with any algorithm. */
 #include <limits.h>
 #include <math.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -200,6 +201,18 @@ static const struct option options_table[] = {
      .default_text = "epoch",
      .choices = "epoch|end|never",
      .help = "test after each epoch and at the end, at the end, never"},
+    {.key = "checkpoint",
+     .type = OPTION_STRING,
+     .help = "keep the run, so that it can go on: epoch (after each, and at the end), STEPS (after so many each, and "
+             "at the "
+             "end), end, never (default epoch with --out, else never); the last two stay"},
+    {.key = "resume",
+     .type = OPTION_STRING,
+     .bare = "",
+     .help = "go on with the latest good checkpoint in --out=FOLDER, or with that FILE, to the same --steps or more"},
+    {.key = "change-workers",
+     .type = OPTION_FLAG,
+     .help = "--resume: with another number of workers than before, from the same place in the data"},
     {.key = "out", .type = OPTION_STRING, .help = "folder for the results (default a fresh one under results/)"},
     {.key = "profile-out", .type = OPTION_STRING, .help = "file for layer times, for --device=replay and sim"},
     {.key = "timing-skip",
@@ -223,6 +236,8 @@ struct plan {
     struct text engines; /* empty: none */
     size_t bucket;
     struct wire_format wire;
+    enum train_checkpoint checkpoint;
+    uint64_t checkpoint_steps;
 };
 
 /* ---- options ---- */
@@ -366,6 +381,35 @@ static enum status check_profile_out(const char *path, const struct backend_ops 
     return status < 0 ? fail(status, "--profile-out: %s", status_message()) : status;
 }
 
+static enum status read_checkpoint(const struct option_values *options, struct plan *plan)
+{
+    static const char *const words[] = {
+        [CHECKPOINT_EPOCHS] = "epoch", [CHECKPOINT_END] = "end", [CHECKPOINT_NEVER] = "never"};
+    const char *text = option_text(options, "checkpoint");
+    const bool emulated = plan->accelerator.profile != NULL;
+    long long steps = 0;
+    plan->checkpoint = option_given(options, "out") && !emulated ? CHECKPOINT_EPOCHS : CHECKPOINT_NEVER;
+    if (option_given(options, "change-workers") && !option_given(options, "resume"))
+        return fail(STATUS_USAGE, "--change-workers: it says how to --resume: give that, too");
+    if (text == NULL)
+        return STATUS_OK;
+    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++) {
+        if (words[k] == NULL || strcmp(text, words[k]) != 0)
+            continue;
+        plan->checkpoint = (enum train_checkpoint)k;
+        return emulated && k != CHECKPOINT_NEVER
+                   ? fail(STATUS_REFUSED, "--checkpoint: an emulated device learns nothing to be kept")
+                   : STATUS_OK;
+    }
+    if (parse_int(text, &steps) < 0 || steps < 1)
+        return fail(STATUS_USAGE, "--checkpoint=%s: epoch, a number of steps, end, or never", text);
+    if (emulated)
+        return fail(STATUS_REFUSED, "--checkpoint: an emulated device learns nothing to be kept");
+    plan->checkpoint = CHECKPOINT_STEPS;
+    plan->checkpoint_steps = (uint64_t)steps;
+    return STATUS_OK;
+}
+
 static enum status read_plan(struct option_values *options, struct plan *plan)
 {
     struct inject inject;
@@ -378,6 +422,7 @@ static enum status read_plan(struct option_values *options, struct plan *plan)
     TRY(read_bucket(option_text(options, "bucket"), &plan->bucket));
     TRY(wire_format_parse(option_text(options, "wire"), &plan->wire));
     TRY(read_device(options, plan));
+    TRY(read_checkpoint(options, plan));
     if (plan->spec.kind == SPEC_EXTERNAL)
         TRY(library_possible(plan->spec.external, plan->accelerator.module != NULL ? plan->accelerator.name : NULL));
     return check_profile_out(option_text(options, "profile-out"), plan->accelerator.backend);
@@ -486,6 +531,8 @@ static void say_start(void *context, const struct train_start *start)
     say_device(start);
     if (start->decided != NULL)
         printf("decided: %s\n", start->decided);
+    if (start->first > 0)
+        printf("going on at step %llu\n", (unsigned long long)start->first);
     printf("results in %s\n", start->folder);
     (void)fflush(stdout);
     text_release(&spec);
@@ -650,6 +697,10 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .inject = worker->inject,
         .evaluation = evaluation_of(options),
         .out = option_text(options, "out"),
+        .checkpoint = plan->checkpoint,
+        .checkpoint_steps = plan->checkpoint_steps,
+        .resume = option_text(options, "resume"),
+        .change_workers = option_flag(options, "change-workers"),
         .profile_out = option_text(options, "profile-out"),
         .timing_skip = option_given(options, "timing-skip") ? (int)option_int(options, "timing-skip") : -1,
     };
@@ -683,6 +734,7 @@ static int run(const struct plan *plan, int argc, char **argv)
     struct worker worker;
     if (worker_launches(options))
         return worker_launch(worker_count(options), option_real(options, "deadline"), argc, argv);
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file that grows beyond its limit is a failure to be told, not the end */
     struct library library = {.external = NULL};
     const struct external *external = plan->spec.external;
     const unsigned wants =

@@ -370,9 +370,9 @@ static void count_skipped(const struct data *data)
 enum status data_train_image(const struct data *data, struct data_scratch *scratch, const struct data_order *order,
                              uint64_t step, int rank, int i, const struct data_image *to)
 {
-    const size_t batches = data_order_batches(order);
-    const uint64_t epoch = step / batches;
-    const size_t wanted = data_order_sample(order, epoch, (size_t)(step % batches), rank, i);
+    const struct data_place place = data_order_place(order, step);
+    const uint64_t epoch = place.epoch;
+    const size_t wanted = data_order_sample(order, epoch, place.batch, rank, i);
     size_t index = wanted;
     for (int attempt = 0; attempt < SUBSTITUTES; attempt++) {
         enum status status = give(data, scratch, PART_TRAIN, epoch, index, to);

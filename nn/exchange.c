@@ -138,7 +138,9 @@ struct exchanges {
 
     struct run run[RUNS_MOST]; /* the oldest first */
     size_t runs;
-    size_t *cut; /* where each bucket but the last begins */
+    size_t *cut;          /* where each bucket but the last begins */
+    bool settled;         /* the oldest of all was waited for before its time, ... */
+    size_t settled_bytes; /* ... and has sent this, uncounted so far */
     struct device_clock clock;
     struct exchange_tally tally;
     uint64_t finished_ns; /* of the latest line that was waited for */
@@ -646,11 +648,8 @@ static enum status wait_library(struct exchanges *exchanges)
     return STATUS_OK;
 }
 
-static enum status exchange_wait(void *context)
+static enum status wait_for_running(struct exchanges *exchanges)
 {
-    struct exchanges *exchanges = context;
-    if (exchanges->alone)
-        return STATUS_OK;
     if (exchanges->runs == 0)
         return fail(STATUS_INTERNAL, "exchange: none is under way");
     if (exchanges->library != NULL)
@@ -663,6 +662,19 @@ static enum status exchange_wait(void *context)
     return STATUS_OK;
 }
 
+static enum status exchange_wait(void *context)
+{
+    struct exchanges *exchanges = context;
+    if (exchanges->alone)
+        return STATUS_OK;
+    if (!exchanges->settled)
+        return wait_for_running(exchanges);
+    exchanges->settled = false;
+    exchanges->tally.bytes += exchanges->settled_bytes;
+    exchanges->settled_bytes = 0;
+    return STATUS_OK;
+}
+
 struct exchanger exchanges_exchanger(struct exchanges *exchanges)
 {
     return (struct exchanger){.context = exchanges, .start = exchange_start, .wait = exchange_wait};
@@ -671,6 +683,63 @@ struct exchanger exchanges_exchanger(struct exchanges *exchanges)
 bool exchanges_under_way(const struct exchanges *exchanges)
 {
     return exchanges->runs > 0;
+}
+
+/* ---- going on after a restart ---- */
+
+enum status exchanges_settle(struct exchanges *exchanges, bool *settled)
+{
+    const size_t before = exchanges->tally.bytes;
+    if (exchanges->runs > 0) {
+        TRY(wait_for_running(exchanges));
+        exchanges->settled = true;
+        exchanges->settled_bytes = exchanges->tally.bytes - before;
+        exchanges->tally.bytes = before;
+    }
+    *settled = exchanges->settled;
+    return STATUS_OK;
+}
+
+void exchanges_restore_settled(struct exchanges *exchanges)
+{
+    exchanges->settled = true;
+}
+
+size_t exchanges_lines(const struct exchanges *exchanges)
+{
+    return (size_t)exchanges->slots * exchanges->buckets;
+}
+
+size_t exchanges_feedback_count(const struct exchanges *exchanges)
+{
+    size_t count = 0;
+    if (exchanges->wire == NULL || exchanges->library != NULL || wire_format_by_element(exchanges->wire))
+        return 0; /* all others keep residuals of all lines (check_wire) */
+    for (size_t b = 0; b < exchanges->buckets; b++)
+        count += exchanges->bucket[b].count;
+    return count * (size_t)exchanges->slots;
+}
+
+void exchanges_feedback_get(struct exchanges *exchanges, float *residuals, uint32_t *runs)
+{
+    for (size_t k = 0; k < exchanges_lines(exchanges); k++) {
+        const struct collective_feedback feedback = collective_feedback(exchanges->line[k].collective);
+        const size_t count = exchanges->bucket[k % exchanges->buckets].count;
+        memcpy(residuals, feedback.residual, count * sizeof(float));
+        runs[k] = *feedback.runs;
+        residuals += count;
+    }
+}
+
+void exchanges_feedback_set(struct exchanges *exchanges, const float *residuals, const uint32_t *runs)
+{
+    for (size_t k = 0; k < exchanges_lines(exchanges); k++) {
+        const struct collective_feedback feedback = collective_feedback(exchanges->line[k].collective);
+        const size_t count = exchanges->bucket[k % exchanges->buckets].count;
+        memcpy(feedback.residual, residuals, count * sizeof(float));
+        *feedback.runs = runs[k];
+        residuals += count;
+    }
 }
 
 /* The part of this step of what is still under way, and of what has ended without being waited for yet. */

@@ -80,6 +80,23 @@ enum status exchanges_watch(struct exchanges *exchanges, uint64_t step, float *v
 
 bool exchanges_under_way(const struct exchanges *exchanges);
 
+/* ---- going on after a restart ---- */
+
+/* Waits for what is under way, if anything is; the next wait() of the exchanger then finds it done. Changes no bit. True
+ * in *settled: there is such a wait to come. */
+enum status exchanges_settle(struct exchanges *exchanges, bool *settled) MUST_CHECK;
+/* The other end: the next wait() finds an exchange done that an earlier run has settled, its vector being the caller's. */
+void exchanges_restore_settled(struct exchanges *exchanges);
+
+/* What a lossy wire format carries over from step to step (comm.h), of this worker: so many floats, 0: nothing. */
+size_t exchanges_feedback_count(const struct exchanges *exchanges);
+/* Between exchanges. runs[exchanges_lines()]: of each schedule so far. */
+void exchanges_feedback_get(struct exchanges *exchanges, float *residuals, uint32_t *runs);
+void exchanges_feedback_set(struct exchanges *exchanges, const float *residuals, const uint32_t *runs);
+size_t exchanges_lines(const struct exchanges *exchanges); /* schedules that are kept */
+
+/* ---- times and bytes ---- */
+
 /* What has happened in a step. */
 struct exchange_tally {
     size_t bytes; /* payload sent by exchanges that were started                                       */

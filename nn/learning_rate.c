@@ -91,3 +91,11 @@ void learning_rate_usual_milestones(struct learning_rate *rate, uint64_t steps)
     for (int k = 0; k < rate->milestones; k++)
         rate->milestone[k] = (uint64_t)((double)steps * epochs[k] / 90);
 }
+
+void learning_rate_shift(struct learning_rate *rate, double steps)
+{
+    for (int k = 0; k < rate->milestones; k++) {
+        const double milestone = (double)rate->milestone[k] + steps;
+        rate->milestone[k] = milestone > 0 ? (uint64_t)milestone : 0;
+    }
+}

@@ -48,5 +48,7 @@ double learning_rate_at(const struct learning_rate *rate, uint64_t step);
 enum status learning_rate_milestones(struct learning_rate *rate, const char *epochs, double steps_per_epoch) MUST_CHECK;
 /* The usual ones, 30, 60 and 80 of 90 epochs, as fractions of a run of `steps`. */
 void learning_rate_usual_milestones(struct learning_rate *rate, uint64_t steps);
+/* All milestones so many steps later; those that would come before step 0 come there. */
+void learning_rate_shift(struct learning_rate *rate, double steps);
 
 #endif

@@ -56,24 +56,26 @@ static enum status holds_no_run(const char *folder)
     struct text path = {0};
     enum status status = STATUS_OK;
     if (has_content(file_in(folder, "summary.json", &path)) || has_content(file_in(folder, "metrics.jsonl", &path)))
-        status = fail(STATUS_REFUSED, "--out=%s: it holds a run (%s): give another folder, or remove that one", folder,
-                      text_string(&path));
+        status =
+            fail(STATUS_REFUSED, "--out=%s: it holds a run (%s): give another folder, or --resume to go on with it",
+                 folder, text_string(&path));
     text_release(&path);
     return status;
 }
 
-static enum status named_folder(const char *out, struct text *folder)
+static enum status named_folder(const char *out, bool resume, struct text *folder)
 {
     text_add(folder, out);
     TRY(text_check(folder));
-    TRY(holds_no_run(out));
+    if (!resume)
+        TRY(holds_no_run(out));
     enum status status = folder_create(out);
     return status < 0 ? fail(status, "--out=%s: %s: give a folder that can be written", out, status_message()) : status;
 }
 
 /* The lock ends with the run, however that ends; where the file system has none, nothing is locked. O_NONBLOCK: a pipe
  * that nobody reads fails instead of waiting. */
-static enum status open_log(const char *folder, FILE **log)
+static enum status open_log(const char *folder, bool resume, FILE **log)
 {
     struct text path = {0};
     int fd = open(file_in(folder, "metrics.jsonl", &path), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
@@ -86,18 +88,18 @@ static enum status open_log(const char *folder, FILE **log)
             (void)close(fd);
     } else if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         status = fail(STATUS_REFUSED, "--out=%s: another run is writing there: give another folder", folder);
-    } else {
+    } else if (!resume) {
         status = holds_no_run(folder); /* one that has ended since we looked */
     }
     text_release(&path);
     return status;
 }
 
-enum status run_folder(const char *out, struct text *folder, FILE **log)
+enum status run_folder(const char *out, bool resume, struct text *folder, FILE **log)
 {
     *log = NULL;
-    TRY(out != NULL ? named_folder(out, folder) : fresh_folder(folder));
-    enum status status = open_log(text_string(folder), log);
+    TRY(out != NULL ? named_folder(out, resume, folder) : fresh_folder(folder));
+    enum status status = open_log(text_string(folder), resume, log);
     if (status < 0 && *log != NULL) {
         (void)fclose(*log);
         *log = NULL;
@@ -115,7 +117,28 @@ struct metrics {
     struct step_row *gathered; /* PENDING_MOST of each worker, in rank order */
     struct step_row *row;      /* of all workers together, from step 0       */
     size_t rows, capacity;
+    size_t written; /* lines */
 };
+
+static enum status write_rows(struct metrics *metrics, size_t end);
+
+/* In place: the lock is that of the file. */
+static enum status take_rows(struct metrics *metrics)
+{
+    const struct metrics_request *request = &metrics->request;
+    void *memory = NULL;
+    TRY(memory_grow(&memory, &metrics->capacity, request->count > 0 ? request->count : 1, sizeof metrics->row[0]));
+    metrics->row = memory;
+    if (request->count > 0)
+        memcpy(metrics->row, request->rows, request->count * sizeof metrics->row[0]);
+    metrics->rows = request->count;
+    metrics->request.rows = NULL;
+    if (metrics->log == NULL)
+        return STATUS_OK;
+    if (ftruncate(fileno(metrics->log), 0) != 0 && errno != EINVAL) /* a pipe has no length */
+        return fail(STATUS_IO, "write metrics.jsonl: %s", strerror(errno));
+    return metrics->rows > 0 ? write_rows(metrics, metrics->rows - 1) : STATUS_OK;
+}
 
 enum status metrics_open(const struct metrics_request *request, struct metrics **out)
 {
@@ -128,11 +151,14 @@ enum status metrics_open(const struct metrics_request *request, struct metrics *
     enum status status =
         memory_zeroed(&gathered, PENDING_MOST * (size_t)job_size(request->job), sizeof(struct step_row));
     metrics->gathered = gathered;
+    metrics->log = request->log;
+    if (status >= 0)
+        status = take_rows(metrics);
     if (status < 0) {
+        metrics->log = NULL; /* still the caller's */
         metrics_close(metrics);
         return status;
     }
-    metrics->log = request->log;
     *out = metrics;
     return STATUS_OK;
 }
@@ -151,47 +177,55 @@ void metrics_close(struct metrics *metrics)
 /* Step `i` of what was gathered, over all workers. In rank order: equal bits on all workers. */
 static struct step_row combine(const struct metrics *metrics, size_t i)
 {
-    struct step_row sum = {.loss = 0};
-    size_t workers = (size_t)job_size(metrics->request.job);
+    const size_t workers = (size_t)job_size(metrics->request.job);
+    const struct step_row *own = &metrics->gathered[i];
+    struct step_row sum = {.epoch = own->epoch, .rate = own->rate, .top1 = (double)NAN, .top5 = (double)NAN};
+    double losses = 0;
+    bool even = true;
     for (size_t rank = 0; rank < workers; rank++) {
         const struct step_row *row = &metrics->gathered[rank * metrics->pendings + i];
-        sum.loss += row->loss;
+        even = even && row->images == own->images;
+        losses += row->loss;
+        sum.loss += row->images > 0 ? row->images * row->loss : 0;
+        sum.images += row->images;
         sum.step_s += row->step_s;
         sum.compute_s += row->compute_s;
         sum.comm_s += row->comm_s;
         sum.exposed_s += row->exposed_s;
         sum.bytes = row->bytes > sum.bytes ? row->bytes : sum.bytes;
     }
-    double share = 1 / (double)workers;
-    return (struct step_row){.loss = sum.loss * share,
-                             .step_s = sum.step_s * share,
-                             .compute_s = sum.compute_s * share,
-                             .comm_s = sum.comm_s * share,
-                             .exposed_s = sum.exposed_s * share,
-                             .bytes = sum.bytes};
+    const double share = 1 / (double)workers;
+    sum.loss = even ? losses * share : sum.loss / sum.images;
+    sum.step_s *= share;
+    sum.compute_s *= share;
+    sum.comm_s *= share;
+    sum.exposed_s *= share;
+    return sum;
 }
 
-static json_t *row_json(const struct metrics *metrics, size_t step, double top1)
+static bool add_share(json_t *object, const char *key, double value)
+{
+    return !isfinite(value) || json_object_set_new(object, key, json_real(value)) == 0;
+}
+
+static json_t *row_json(const struct metrics *metrics, size_t step)
 {
     const struct step_row *row = &metrics->row[step];
-    const struct learning_rate *rate = metrics->request.rate;
-    json_t *object =
-        json_pack("{sI sI so so so so so so so}", "step", (json_int_t)step, "epoch",
-                  (json_int_t)(step / metrics->request.steps_per_epoch), "loss", json_number(row->loss), "lr",
-                  json_number(learning_rate_at(rate, step)), "images_per_s",
-                  json_number((double)rate->global_batch / row->step_s), "step_ms", json_number(row->step_s * 1e3),
-                  "compute_ms", json_number(row->compute_s * 1e3), "comm_ms", json_number(row->comm_s * 1e3),
-                  "exposed_ms", json_number(row->exposed_s * 1e3));
-    if (object != NULL && isfinite(top1) && json_object_set_new(object, "top1", json_real(top1)) != 0) {
+    json_t *object = json_pack(
+        "{sI sI so so so so so so so}", "step", (json_int_t)step, "epoch", (json_int_t)row->epoch, "loss",
+        json_number(row->loss), "lr", json_number(row->rate), "images_per_s", json_number(row->images / row->step_s),
+        "step_ms", json_number(row->step_s * 1e3), "compute_ms", json_number(row->compute_s * 1e3), "comm_ms",
+        json_number(row->comm_s * 1e3), "exposed_ms", json_number(row->exposed_s * 1e3));
+    if (object != NULL && (!add_share(object, "top1", row->top1) || !add_share(object, "top5", row->top5))) {
         json_decref(object);
         return NULL;
     }
     return object;
 }
 
-static enum status write_row(const struct metrics *metrics, size_t step, double top1)
+static enum status write_row(const struct metrics *metrics, size_t step)
 {
-    json_t *object = row_json(metrics, step, top1);
+    json_t *object = row_json(metrics, step);
     char *line = object != NULL ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
     enum status status = STATUS_OK;
     if (line == NULL)
@@ -201,6 +235,13 @@ static enum status write_row(const struct metrics *metrics, size_t step, double 
     free(line);
     json_decref(object);
     return status;
+}
+
+static enum status write_rows(struct metrics *metrics, size_t end)
+{
+    for (; metrics->log != NULL && metrics->written < end; metrics->written++)
+        TRY(write_row(metrics, metrics->written));
+    return STATUS_OK;
 }
 
 /* How many steps to gather next time, from the latest: the same on all workers, since the rows are. */
@@ -214,29 +255,36 @@ static size_t next_gathering(const struct metrics *metrics)
     return steps > (double)least ? (size_t)steps : least;
 }
 
-enum status metrics_flush(struct metrics *metrics, double top1)
+enum status metrics_gather(struct metrics *metrics)
 {
-    size_t count = metrics->pendings;
+    const size_t count = metrics->pendings;
     if (count == 0)
         return STATUS_OK;
     TRY(job_allgather(metrics->request.job, metrics->pending, count * sizeof metrics->pending[0], metrics->gathered));
     void *memory = metrics->row;
     TRY(memory_grow(&memory, &metrics->capacity, metrics->rows + count, sizeof metrics->row[0]));
     metrics->row = memory;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         metrics->row[metrics->rows++] = combine(metrics, i);
-        if (metrics->log != NULL)
-            TRY(write_row(metrics, metrics->rows - 1, i + 1 == count ? top1 : (double)NAN));
-    }
     metrics->pendings = 0;
     metrics->gather_at = next_gathering(metrics);
-    return STATUS_OK;
+    return write_rows(metrics, metrics->rows - 1);
+}
+
+enum status metrics_flush(struct metrics *metrics, double top1, double top5)
+{
+    TRY(metrics_gather(metrics));
+    if (metrics->rows > 0 && isfinite(top1)) {
+        metrics->row[metrics->rows - 1].top1 = top1;
+        metrics->row[metrics->rows - 1].top5 = top5;
+    }
+    return write_rows(metrics, metrics->rows);
 }
 
 enum status metrics_add(struct metrics *metrics, const struct step_row *row)
 {
     if (metrics->pendings >= metrics->gather_at)
-        TRY(metrics_flush(metrics, (double)NAN));
+        TRY(metrics_flush(metrics, (double)NAN, (double)NAN));
     metrics->pending[metrics->pendings++] = *row;
     return STATUS_OK;
 }

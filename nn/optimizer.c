@@ -115,6 +115,11 @@ void optimizer_destroy(struct optimizer *optimizer)
     free(optimizer);
 }
 
+float *optimizer_velocity(struct optimizer *optimizer)
+{
+    return optimizer->velocity;
+}
+
 struct coefficients {
     float scale, rate, momentum, decay;
 };

@@ -51,6 +51,9 @@ enum status optimizer_create(const struct model *model, const struct optimizer_s
                              const struct optimizer_device *on, struct optimizer **optimizer) MUST_CHECK;
 void optimizer_destroy(struct optimizer *optimizer); /* accepts NULL */
 
+/* The momentum u, in native order where the optimizer works; its own. Read and written between steps. */
+float *optimizer_velocity(struct optimizer *optimizer);
+
 /* One update of parameters[model->parameters] with the gradient and the rate. *finite turns false when an element of the
  * gradient is not finite: the parameters are then worthless. On a device the update is only put into its queue, and
  * *finite stays as it is: optimizer_finite(), and the results of later steps, tell. */

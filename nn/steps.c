@@ -89,6 +89,7 @@ static enum status put(struct trainer *trainer, const struct step_plan *plan, ui
         TRY(exchanges_watch(trainer->exchanges, step, gradient, &watch));
     TRY(request->backend->step(trainer->backend, trainer->replica.parameters, trainer->state, batch, gradient,
                                watch.ready != NULL ? &watch : NULL));
+    trainer->row[step % 2].images = (double)batch->count;
     trainer->put = step + 1;
     return STATUS_OK;
 }
@@ -136,8 +137,10 @@ static enum status take_times(struct trainer *trainer, uint64_t step)
     row->exposed_s = (double)tally.blocked_ns * 1e-9;
     row->compute_s -= (double)tally.inside_ns * 1e-9;
     row->bytes = (double)tally.bytes;
+    row->epoch = (double)data_order_place(&trainer->order, step).epoch;
+    row->rate = learning_rate_at(&trainer->rate, step);
     trainer->mark_ns = now;
-    if (step > 0 || trainer->steps == 1) { /* the first one is no measure of the others */
+    if (step > trainer->first || trainer->steps == 1) { /* the first one is no measure of the others */
         trainer->run_s += row->step_s;
         trainer->run_steps++;
     }
@@ -162,7 +165,7 @@ void trainer_tell(struct trainer *trainer, uint64_t step, bool evaluated)
     struct train_progress progress = {
         .step = step + 1,
         .steps = trainer->steps,
-        .epoch = (double)(step + 1) / (double)trainer->steps_per_epoch,
+        .epoch = data_order_epochs(&trainer->order, step + 1),
         .loss = trainer->row[step % 2].loss,
         .rate = learning_rate_at(&trainer->rate, step),
         .global_batch = trainer->rate.global_batch,

@@ -238,6 +238,12 @@ static json_t *rate_json(const struct learning_rate *rate)
                      "decay_factor", json_number(rate->factor), "decay_steps", milestones);
 }
 
+/* The step at which the latest run began that went on with an earlier one; null: none did. */
+static json_t *resumed_json(const struct trainer *trainer)
+{
+    return trainer->first > 0 ? json_integer((json_int_t)trainer->first) : json_null();
+}
+
 /* What was asked for. */
 static json_t *settings_json(const struct trainer *trainer, size_t skip)
 {
@@ -249,15 +255,14 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
         "{ss si ss ss sI sI so so so so sI si si si sI so sb ss ss ss sI si ss ss si}", "allreduce", text_string(&spec),
         "workers", job_size(request->job), "device", request->backend->name, "model", trainer->model->name, "steps",
         (json_int_t)trainer->steps, "parameters", (json_int_t)trainer->model->parameters, "epochs",
-        json_number((double)trainer->steps / (double)trainer->steps_per_epoch), "lr", json_number(request->lr),
-        "momentum", json_number(request->optimizer.momentum), "weight_decay",
-        json_number(request->optimizer.weight_decay), "warmup_steps", (json_int_t)trainer->rate.warmup, "batch",
-        request->batch, "threads", request->threads, "image_size", trainer->model->image_size, "global_batch",
-        (json_int_t)trainer->rate.global_batch, "bucket_bytes", bucket_json(trainer->bucket), "exact", trainer->exact,
-        "batch_norm_statistics", trainer->exact ? "averaged" : "local", "nodes", text_string(&nodes), "transport",
-        comm_transport(request->comm), "segment", (json_int_t)comm_segment(request->comm), "window",
-        (int)comm_window(request->comm), "host", job_host(request->job), "started", trainer->started, "timing_skip",
-        (int)skip);
+        json_number(data_order_epochs(&trainer->order, trainer->steps)), "lr", json_number(request->lr), "momentum",
+        json_number(request->optimizer.momentum), "weight_decay", json_number(request->optimizer.weight_decay),
+        "warmup_steps", (json_int_t)trainer->rate.warmup, "batch", request->batch, "threads", request->threads,
+        "image_size", trainer->model->image_size, "global_batch", (json_int_t)trainer->rate.global_batch,
+        "bucket_bytes", bucket_json(trainer->bucket), "exact", trainer->exact, "batch_norm_statistics",
+        trainer->exact ? "averaged" : "local", "nodes", text_string(&nodes), "transport", comm_transport(request->comm),
+        "segment", (json_int_t)comm_segment(request->comm), "window", (int)comm_window(request->comm), "host",
+        job_host(request->job), "started", trainer->started, "timing_skip", (int)skip);
     text_release(&spec);
     text_release(&nodes);
     const char *mode = request->backend == &backend_replay ? "replayed" : "measured";
@@ -281,6 +286,7 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
          json_object_set_new(object, "deterministic", json_boolean(request->deterministic)) != 0 ||
          json_object_set_new(object, "decided", text_json(decided)) != 0 ||
          (request->placement != NULL && json_object_set(object, "placement", request->placement) != 0) ||
+         json_object_set_new(object, "resumed_at", resumed_json(trainer)) != 0 ||
          json_object_set_new(object, "wire", wire_json(request->wire)) != 0 ||
          json_object_set_new(object, "inject", inject_json(request->inject)) != 0 ||
          json_object_set_new(object, "files_hash", files_hash_json(request->spec)) != 0)) {
@@ -320,7 +326,7 @@ enum status trainer_summarise(const struct trainer *trainer, struct train_summar
     summary->top1 = trainer->evaluated ? trainer->accuracy.top1 : (double)NAN;
     summary->test_loss = trainer->evaluated ? trainer->accuracy.loss : (double)NAN;
     summary->consensus = trainer->consensus;
-    summary->data_wait_ms = trainer->wait_s / (double)trainer->steps * 1e3;
+    summary->data_wait_ms = (trainer->before.wait_s + trainer->wait_s) / (double)trainer->steps * 1e3;
     summary->wire = trainer->wire;
     TRY(make_document(trainer, skip, summary));
     if (trainer->folder.length == 0)

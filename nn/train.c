@@ -1,15 +1,18 @@
 /* train.c - one worker's training run: opened, stepped through, examined. */
 #include "nn/train.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "nn/replay/replay.h"
+#include "nn/resume.h"
 #include "nn/trainer.h"
 
 enum { REPLAY_SAMPLES = 60000 };
@@ -58,56 +61,74 @@ static enum status make_model(struct trainer *trainer)
     return STATUS_OK;
 }
 
-/* When the learning rate changes. The length of the run is known. */
-static enum status make_rate(struct trainer *trainer, size_t global_batch)
+/* When the learning rate changes. `shift`: steps of this run at which epoch 0 began, or would have with as many workers. */
+static enum status make_rate(struct trainer *trainer, double shift)
 {
     const struct train_request *request = trainer->request;
-    const double epoch = (double)trainer->steps_per_epoch;
-    trainer->rate = (struct learning_rate){
-        .schedule = request->schedule,
-        .rate = request->lr,
-        .images = request->lr_images,
-        .global_batch = global_batch,
-        .warmup = request->warmup_epochs > 0 ? (uint64_t)(request->warmup_epochs * epoch) : request->warmup_steps,
-        .warmup_from = request->warmup_lr,
-        .steps = trainer->steps,
-        .end = request->lr_end,
-        .power = request->lr_power,
-        .factor = request->decay_factor};
+    const double epoch = (double)data_order_batches(&trainer->order);
+    struct learning_rate *rate = &trainer->rate;
+    *rate = (struct learning_rate){.schedule = request->schedule,
+                                   .rate = request->lr,
+                                   .images = request->lr_images,
+                                   .global_batch = (size_t)trainer->order.workers * (size_t)trainer->order.batch,
+                                   .warmup = request->warmup_epochs > 0 ? (uint64_t)(request->warmup_epochs * epoch)
+                                                                        : request->warmup_steps,
+                                   .warmup_from = request->warmup_lr,
+                                   .steps = trainer->steps,
+                                   .end = request->lr_end,
+                                   .power = request->lr_power,
+                                   .factor = request->decay_factor};
     if (request->decay_epochs != NULL)
-        return learning_rate_milestones(&trainer->rate, request->decay_epochs, epoch);
-    if (request->steps > 0)
-        return learning_rate_milestones(&trainer->rate, "30,60,80", epoch);
-    learning_rate_usual_milestones(&trainer->rate, trainer->steps);
+        TRY(learning_rate_milestones(rate, request->decay_epochs, epoch));
+    else if (request->steps > 0)
+        TRY(learning_rate_milestones(rate, "30,60,80", epoch));
+    else
+        learning_rate_usual_milestones(rate, (uint64_t)ceil(request->epochs * epoch));
+    learning_rate_shift(rate, shift);
     return STATUS_OK;
 }
 
-/* How long the run is, in steps, and the learning rate of each. */
-static enum status make_plan(struct trainer *trainer)
+/* Who takes what from the data; where an earlier run goes on, resume_find() says. */
+static enum status make_order(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
     struct data_order *order = &trainer->order;
+    const size_t global_batch = (size_t)job_size(request->job) * (size_t)request->batch;
+    const size_t emulated = global_batch > REPLAY_SAMPLES ? global_batch : REPLAY_SAMPLES;
     *order = (struct data_order){.seed = request->seed,
-                                 .samples = trainer->data != NULL ? data_train_count(trainer->data) : REPLAY_SAMPLES,
+                                 .samples = trainer->data != NULL ? data_train_count(trainer->data) : emulated,
                                  .workers = job_size(request->job),
                                  .batch = request->batch,
-                                 .shard = request->shard};
+                                 .shard = request->shard,
+                                 .keep_last = request->keep_last};
     if (order->shard == SHARD_LABEL && trainer->data != NULL) {
         struct data_facts facts;
         data_facts(trainer->data, &facts);
         TRY(data_sort_by_label(facts.labels, order->samples, data_classes(trainer->data), &trainer->by_label));
         order->by_label = trainer->by_label;
     }
-    size_t global_batch = (size_t)order->workers * (size_t)order->batch;
-    trainer->steps_per_epoch = data_order_batches(order);
-    if (trainer->steps_per_epoch == 0 && trainer->data != NULL)
+    if (data_order_batches(order) == 0)
         return fail(STATUS_USAGE, "--batch=%d: %d workers take %zu images a step, the training set has %zu",
                     order->batch, order->workers, global_batch, order->samples);
-    if (trainer->steps_per_epoch == 0)
-        trainer->steps_per_epoch = 1; /* nothing is read */
-    double epochs = request->epochs * (double)trainer->steps_per_epoch;
-    trainer->steps = request->steps > 0 ? request->steps : (uint64_t)ceil(epochs);
-    return make_rate(trainer, global_batch);
+    return STATUS_OK;
+}
+
+/* How long the run is, in steps. */
+static enum status make_plan(struct trainer *trainer)
+{
+    const struct train_request *request = trainer->request;
+    const struct data_order *order = &trainer->order;
+    const double each = (double)data_order_batches(order);
+    const double shift = (double)order->origin.step - data_order_epochs(order, order->origin.step) * each;
+    trainer->steps = request->steps > 0 ? request->steps : (uint64_t)ceil(request->epochs * each + shift);
+    if (trainer->steps < trainer->first && request->steps > 0)
+        return fail(STATUS_USAGE, "--steps=%llu: the run that is to go on has done %llu already",
+                    (unsigned long long)trainer->steps, (unsigned long long)trainer->first);
+    if (trainer->steps < trainer->first)
+        return fail(STATUS_USAGE, "--epochs=%g: the run that is to go on has done more already, %llu steps",
+                    request->epochs, (unsigned long long)trainer->first);
+    trainer->put = trainer->collected = trainer->recorded = trainer->first;
+    return make_rate(trainer, shift);
 }
 
 static enum status make_arenas(struct trainer *trainer)
@@ -148,7 +169,8 @@ static enum status make_batches(struct trainer *trainer)
         return STATUS_OK;
     trainer->loading = (struct loader_request){.data = trainer->data,
                                                .batch = request->batch,
-                                               .batches = trainer->steps,
+                                               .batches = trainer->steps - trainer->first,
+                                               .first = trainer->first,
                                                .order = &trainer->order,
                                                .rank = job_rank(request->job),
                                                .stored = request->backend->stored,
@@ -218,11 +240,8 @@ static enum status open_optimizer(struct trainer *trainer)
 static enum status open_records(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
-    struct metrics_request metrics = {.job = request->job,
-                                      .log = trainer->log,
-                                      .rate = &trainer->rate,
-                                      .steps_per_epoch = trainer->steps_per_epoch,
-                                      .in_step = trainer->exact};
+    struct metrics_request metrics = {.job = request->job, .log = trainer->log, .in_step = trainer->exact};
+    metrics.rows = resume_rows(trainer, &metrics.count);
     TRY(metrics_open(&metrics, &trainer->metrics));
     trainer->log = NULL;
     return STATUS_OK;
@@ -288,6 +307,64 @@ static enum status find_overlap(struct trainer *trainer)
     return STATUS_OK;
 }
 
+/* Where the run that is to go on has its folder; "": `out`. Allocated. */
+static enum status resume_folder(const char *resume, char **folder)
+{
+    struct stat about;
+    TRY(memory_string(folder, resume));
+    if (stat(resume, &about) == 0 && S_ISDIR(about.st_mode))
+        return STATUS_OK;
+    char *slash = strrchr(*folder, '/');
+    if (slash != NULL && slash != *folder) {
+        *slash = '\0';
+        return STATUS_OK;
+    }
+    free(*folder);
+    return memory_string(folder, slash != NULL ? "/" : ".");
+}
+
+static bool same_folder(const char *a, const char *b)
+{
+    struct stat one, other;
+    return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+/* A run goes on in its own folder, or in one that holds no run. */
+static enum status open_folder(struct trainer *trainer)
+{
+    const struct train_request *request = trainer->request;
+    const char *resume = request->resume;
+    char *from = NULL;
+    if (resume == NULL)
+        return run_folder(request->out, false, &trainer->folder, &trainer->log);
+    if (resume[0] == '\0' && request->out == NULL)
+        return fail(STATUS_USAGE, "--resume: of which run: give --out=FOLDER, or --resume=FOLDER");
+    if (resume[0] == '\0')
+        return run_folder(request->out, true, &trainer->folder, &trainer->log);
+    TRY(resume_folder(resume, &from));
+    const char *out = request->out != NULL ? request->out : from;
+    const enum status status = run_folder(out, same_folder(out, from), &trainer->folder, &trainer->log);
+    free(from);
+    return status;
+}
+
+/* Each worker knows it by rank 0's name for it. */
+static enum status share_folder(struct trainer *trainer)
+{
+    struct job *job = trainer->request->job;
+    char mine[PATH_MAX] = "";
+    void *all = NULL;
+    if (trainer->folder.length >= sizeof mine)
+        return fail(STATUS_REFUSED, "--out: the name of the folder is too long");
+    memcpy(mine, text_string(&trainer->folder), trainer->folder.length);
+    TRY(memory_zeroed(&all, (size_t)job_size(job), sizeof mine));
+    enum status status = job_allgather(job, mine, sizeof mine, all);
+    if (status >= 0)
+        text_add(&trainer->shared_folder, all);
+    free(all);
+    return status < 0 ? status : text_check(&trainer->shared_folder);
+}
+
 static enum status trainer_open(const struct train_request *request, struct trainer *trainer)
 {
     const struct spec *spec = request->spec;
@@ -296,9 +373,12 @@ static enum status trainer_open(const struct train_request *request, struct trai
     clock_wall_text(trainer->started, sizeof trainer->started);
     TRY(method_find(spec->kind == SPEC_STRATEGY ? spec->strategy->name : "synchronous", &trainer->method));
     TRY(find_overlap(trainer));
-    if (job_rank(request->job) == 0)
-        TRY(run_folder(request->out, &trainer->folder, &trainer->log)); /* before anything that takes time */
+    if (job_rank(request->job) == 0) /* before anything that takes time */
+        TRY(open_folder(trainer));
+    TRY(share_folder(trainer));
     TRY(make_model(trainer));
+    TRY(make_order(trainer));
+    TRY(resume_find(trainer));
     TRY(make_plan(trainer));
 
     struct exchange_request exchange = {.comm = request->comm,
@@ -315,11 +395,13 @@ static enum status trainer_open(const struct train_request *request, struct trai
     TRY(open_optimizer(trainer));
     TRY(make_arenas(trainer));
     TRY(initialise(trainer));
-    TRY(make_poison(trainer));
-    TRY(make_batches(trainer));
     trainer->replica.optimizer = trainer->optimizer;
     trainer->replica.rate = &trainer->rate;
+    TRY(resume_restore(trainer));
+    TRY(make_poison(trainer));
+    TRY(make_batches(trainer));
     TRY(open_records(trainer));
+    resume_close(trainer);
     exchanges_describe(trainer->exchanges, &trainer->decided);
     TRY(text_check(&trainer->decided));
     TRY(describe_device(trainer));
@@ -331,6 +413,7 @@ static enum status trainer_open(const struct train_request *request, struct trai
                                       .steps = trainer->steps,
                                       .overlaps = trainer->overlaps,
                                       .bucket = trainer->bucket,
+                                      .first = trainer->first,
                                       .folder = text_string(&trainer->folder),
                                       .device = trainer->computes.length > 0 ? text_string(&trainer->computes) : NULL,
                                       .sharers = trainer->sharers,
@@ -368,7 +451,9 @@ static void trainer_close(struct trainer *trainer)
     free(trainer->parameter_hash);
     if (trainer->log != NULL)
         (void)fclose(trainer->log); /* nothing was written */
+    resume_close(trainer);
     text_release(&trainer->folder);
+    text_release(&trainer->shared_folder);
     text_release(&trainer->computes);
     text_release(&trainer->decided);
 }
@@ -388,14 +473,18 @@ static struct examiner examiner_of(struct trainer *trainer)
                              .place = &trainer->place};
 }
 
-/* After step `step`: statistics averaged, hashes compared, accuracy if wanted; takes no time of any step. */
+static enum status average_statistics(struct trainer *trainer)
+{
+    if (!trainer->exact)
+        return STATUS_OK;
+    return exchanges_mean(trainer->exchanges, "mean of the running statistics", trainer->state, trainer->model->state);
+}
+
+/* After step `step`: hashes compared, accuracy if wanted; takes no time of any step. */
 static enum status examine(struct trainer *trainer, uint64_t step, bool evaluate)
 {
     struct examiner examiner = examiner_of(trainer);
     const float *parameters = trainer->replica.parameters;
-    if (trainer->exact)
-        TRY(exchanges_mean(trainer->exchanges, "mean of the running statistics", trainer->state,
-                           trainer->model->state));
     TRY(examine_hashes(&examiner, parameters, trainer->state, step + 1, trainer->parameter_hash, trainer->state_hash));
     evaluate = evaluate && trainer->data != NULL && data_test_count(trainer->data) > 0 &&
                trainer->request->backend->evaluate != NULL;
@@ -404,20 +493,52 @@ static enum status examine(struct trainer *trainer, uint64_t step, bool evaluate
         trainer->evaluated = true;
         trainer_tell(trainer, step, true);
     }
-    TRY(metrics_flush(trainer->metrics, evaluate ? trainer->accuracy.top1 : (double)NAN));
+    TRY(metrics_flush(trainer->metrics, evaluate ? trainer->accuracy.top1 : (double)NAN, (double)NAN));
+    trainer->examined = true;
     trainer_mark(trainer);
     return STATUS_OK;
 }
 
+static bool epoch_ends(const struct trainer *trainer, uint64_t step)
+{
+    return data_order_place(&trainer->order, step + 1).batch == 0;
+}
+
+static bool is_kept(const struct trainer *trainer, uint64_t step)
+{
+    const struct train_request *request = trainer->request;
+    const bool last = step + 1 == trainer->steps;
+    switch (request->checkpoint) {
+    case CHECKPOINT_EPOCHS:
+        return last || epoch_ends(trainer, step);
+    case CHECKPOINT_STEPS:
+        return last || (step + 1) % request->checkpoint_steps == 0;
+    case CHECKPOINT_END:
+        return last;
+    case CHECKPOINT_NEVER:
+        break;
+    }
+    return false;
+}
+
+/* The last step is kept before what is in flight is applied, so that a run can go on for longer than it was meant to, as if
+ * it had been meant to from the start. */
 static enum status all_steps(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
+    const bool whole = trainer->method->finish == NULL; /* nothing is in flight between steps */
     trainer_mark(trainer);
-    for (uint64_t step = 0; step < trainer->steps; step++) {
-        const bool epoch_ends = (step + 1) % trainer->steps_per_epoch == 0, last = step + 1 == trainer->steps;
-        TRY(trainer_step(trainer, epoch_ends || last));
-        if (epoch_ends && !last)
+    for (uint64_t step = trainer->first; step < trainer->steps; step++) {
+        const bool ends = epoch_ends(trainer, step), last = step + 1 == trainer->steps, kept = is_kept(trainer, step);
+        TRY(trainer_step(trainer, ends || last || kept));
+        trainer->examined = false;
+        trainer->averaged = ends;
+        if (ends)
+            TRY(average_statistics(trainer));
+        if (ends && (!last || (whole && request->evaluation == EVALUATE_EPOCHS)))
             TRY(examine(trainer, step, request->evaluation == EVALUATE_EPOCHS));
+        if (kept)
+            TRY(resume_save(trainer));
     }
     return STATUS_OK;
 }
@@ -433,6 +554,7 @@ static enum status gather_wire(struct trainer *trainer)
     const enum status status = job_allgather(job, &mine, sizeof mine, memory);
     for (int r = 0; status >= 0 && r < job_size(job); r++)
         codec_statistics_add(&trainer->wire, &all[r]);
+    codec_statistics_add(&trainer->wire, &trainer->before.wire);
     free(memory);
     return status;
 }
@@ -450,6 +572,7 @@ static enum status gather_skipped(struct trainer *trainer)
     const enum status status = job_allgather(job, &facts.skipped, sizeof facts.skipped, all);
     for (int r = 0; status >= 0 && r < job_size(job); r++)
         trainer->skipped += skipped[r];
+    trainer->skipped += trainer->before.skipped;
     free(all);
     return status;
 }
@@ -459,7 +582,10 @@ static enum status finish(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
     TRY(trainer_finish_steps(trainer));
-    TRY(examine(trainer, trainer->steps - 1, request->evaluation != EVALUATE_NEVER));
+    if (!trainer->averaged)
+        TRY(average_statistics(trainer));
+    if (!trainer->examined)
+        TRY(examine(trainer, trainer->steps - 1, request->evaluation != EVALUATE_NEVER));
     TRY(gather_wire(trainer));
     TRY(gather_skipped(trainer));
     struct examiner examiner = examiner_of(trainer);

@@ -57,6 +57,13 @@ enum train_overlap {
 /* What a request without a bucket size means: BUCKET_OVERLAP with OVERLAP_BUCKET, else BUCKET_WHOLE. */
 #define BUCKET_USUAL (SIZE_MAX - 1)
 
+enum train_checkpoint {
+    CHECKPOINT_EPOCHS, /* after each epoch and at the end */
+    CHECKPOINT_STEPS,  /* after so many steps each, and at the end */
+    CHECKPOINT_END,
+    CHECKPOINT_NEVER
+};
+
 /* How far a run is, told on rank 0 after each step, and after each evaluation. */
 struct train_progress {
     uint64_t step, steps; /* done, in all */
@@ -76,6 +83,7 @@ struct train_start {
     const struct data *data; /* NULL: nothing is read */
     const struct learning_rate *rate;
     uint64_t steps;
+    uint64_t first; /* step it begins with: 0, or where an earlier run was kept */
     const char *folder;
     const char *device;  /* what rank 0 computes on, where that is a device; else NULL */
     bool overlaps;       /* exchanges begin during backward */
@@ -130,7 +138,13 @@ struct train_request {
     const struct wire_format *wire; /* what travels; NULL: f32 */
 
     enum train_evaluation evaluation;
-    const char *out;         /* folder; NULL = a fresh one under results/                                */
+    const char *out;                  /* folder; NULL = a fresh one under results/                                */
+    enum train_checkpoint checkpoint; /* when the run is kept in `out`, so that it can go on (nn/resume.h) */
+    uint64_t checkpoint_steps;        /* CHECKPOINT_STEPS */
+    const char *resume;      /* go on: with the checkpoint of that path, "" and folders: the latest good one in it (""
+                            `out`); NULL: begin */
+    bool change_workers;     /* the checkpoint may be that of another number of workers */
+    bool keep_last;          /* data_order.keep_last */
     const char *profile_out; /* file for layer times, written by rank 0; NULL = none                     */
     int timing_skip;         /* first steps left out of mean times; negative: 2, fewer in very short runs */
 

@@ -1,5 +1,5 @@
-/* trainer.h - the state of one worker's run. Private to train.c, which opens and runs it, steps.c, and summary.c, which
- * writes it down.
+/* trainer.h - the state of one worker's run. Private to train.c, which opens and runs it, steps.c, resume.c, which
+ * keeps it in checkpoints, and summary.c, which writes it down.
  */
 #ifndef CHORALE_NN_TRAINER_H
 #define CHORALE_NN_TRAINER_H
@@ -31,7 +31,7 @@ struct trainer {
     size_t skipped; /* images that could not be decoded, all workers */
     struct data_order order;
     uint32_t *by_label; /* of the order, if it needs that */
-    uint64_t steps_per_epoch, steps;
+    uint64_t steps;
     struct learning_rate rate;
     struct backend *backend;
     struct optimizer *optimizer;
@@ -45,11 +45,21 @@ struct trainer {
     struct loader *loader;         /* NULL: nothing is read */
     float *poison;                 /* NaN, for what spoils a gradient on a device */
     struct text folder;            /* rank 0 */
+    struct text shared_folder;     /* the same on every worker, where checkpoints are written */
     struct text computes;          /* describes the device; nothing of a host */
     int sharers;                   /* workers on this worker's card */
     struct text decided;           /* by the schedules, exchanges_describe() */
     FILE *log;                     /* rank 0: in that folder, until `metrics` has it */
     char started[32];              /* wall clock */
+
+    uint64_t first;          /* step that this run begins with: 0, or where an earlier one was kept */
+    struct resumed *resumed; /* that one, until all is restored; NULL: none */
+    int passed_over;         /* checkpoints that were no good */
+    struct {
+        double wait_s;
+        size_t skipped;
+        struct codec_statistics wire;
+    } before; /* of the steps before `first` */
 
     uint64_t mark_ns;                  /* end of the latest step */
     uint64_t put, collected, recorded; /* steps so far; a device is up to two ahead of what is collected */
@@ -66,6 +76,7 @@ struct trainer {
     struct accuracy accuracy; /* latest */
     double *top1_of;          /* latest, of each worker */
     bool evaluated;
+    bool averaged, examined;               /* the running statistics, the model, since the latest step */
     uint64_t *parameter_hash, *state_hash; /* of each worker */
     double consensus;
     struct codec_statistics wire; /* all workers */

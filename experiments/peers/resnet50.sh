@@ -60,7 +60,7 @@ torch_version=$("$python" -c 'import torch; print(torch.__version__)' 2>>"$log")
 run_chorale() {
     timeout --foreground --kill-after=10 "$limit" "$program" train --allreduce=ring --workers=1 --model=resnet50 --device=cuda --precision=bf16 \
         --image-size="$1" --batch="$2" --threads="$3" --steps="$steps" --timing-skip="$skip" --eval=never --json \
-        --out="$build/train" </dev/null >"$build/summary.json" && summary_to_row <"$build/summary.json"
+        --checkpoint=never --out="$build/train" </dev/null >"$build/summary.json" && summary_to_row <"$build/summary.json"
 }
 
 # PIXELS BATCH THREADS [--channels-last]

@@ -160,6 +160,7 @@ def train_words(settings, cell, out):
     words = ["train", f"--allreduce={cell.spec}", "-n", str(cell.workers), f"--batch={settings.batch(cell.mode)}"]
     words += [f"--steps={options['steps'] + options['warmup-steps']}", f"--timing-skip={options['warmup-steps']}"]
     words += [f"--threads={settings.threads}", f"--seed={options['seed']}", f"--transport={options['transport']}"]
+    words += ["--checkpoint=never"]
     words += [f"--inject={options['inject']}"] if settings.impaired(cell) else []
     if cell.mode == "measured":
         words += [f"--device={options['device']}", f"--model={options['model']}"]

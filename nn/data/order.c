@@ -11,11 +11,6 @@ static size_t global_batch(const struct data_order *order)
     return (size_t)order->workers * (size_t)order->batch;
 }
 
-size_t data_order_batches(const struct data_order *order)
-{
-    return order->samples / global_batch(order); /* the smallest share holds as many batches */
-}
-
 /* Worker `rank`'s share of the fixed orders: positions begin .. begin + count - 1. */
 struct share {
     size_t begin, count;
@@ -28,6 +23,81 @@ static struct share share_of(const struct data_order *order, int rank)
     return (struct share){.begin = r * each + (r < left ? r : left), .count = each + (r < left)};
 }
 
+/* ---- batches ---- */
+
+/* Of the samples from `position` on. */
+static size_t batches_from(const struct data_order *order, size_t position)
+{
+    const size_t left = order->samples > position ? order->samples - position : 0;
+    if (!order->keep_last)
+        return left / global_batch(order); /* the smallest share holds as many batches */
+    const size_t batch = order->shard == SHARD_GLOBAL ? global_batch(order) : (size_t)order->batch;
+    const size_t most = order->shard == SHARD_GLOBAL ? left : share_of(order, 0).count;
+    return (most + batch - 1) / batch;
+}
+
+size_t data_order_batches(const struct data_order *order)
+{
+    return batches_from(order, 0);
+}
+
+/* Where this order begins in `epoch`. */
+static size_t begin_of(const struct data_order *order, uint64_t epoch)
+{
+    return epoch == order->origin.epoch ? order->origin.position : 0;
+}
+
+static size_t position_of(const struct data_order *order, uint64_t epoch, size_t batch)
+{
+    const size_t position = begin_of(order, epoch) + batch * global_batch(order);
+    return position < order->samples ? position : order->samples;
+}
+
+struct data_place data_order_place(const struct data_order *order, uint64_t step)
+{
+    const struct data_origin *origin = &order->origin;
+    const size_t first = batches_from(order, origin->position), each = data_order_batches(order);
+    const uint64_t since = step - origin->step;
+    struct data_place place = {.epoch = origin->epoch, .batch = (size_t)since};
+    if (since >= first) {
+        place.epoch = origin->epoch + 1 + (since - first) / each;
+        place.batch = (size_t)((since - first) % each);
+    }
+    place.position = position_of(order, place.epoch, place.batch);
+    return place;
+}
+
+double data_order_epochs(const struct data_order *order, uint64_t step)
+{
+    const struct data_place place = data_order_place(order, step);
+    const double batches = (double)place.position / (double)global_batch(order);
+    return (double)place.epoch + batches / (double)data_order_batches(order);
+}
+
+/* Worker `rank`'s part of a global batch of the global order. */
+static struct share part_of(const struct data_order *order, uint64_t epoch, size_t batch, int rank)
+{
+    const size_t begin = position_of(order, epoch, batch), left = order->samples - begin;
+    const size_t r = (size_t)rank, workers = (size_t)order->workers;
+    if (left >= global_batch(order))
+        return (struct share){.begin = begin + r * (size_t)order->batch, .count = (size_t)order->batch};
+    const size_t each = left / workers, more = left % workers;
+    return (struct share){.begin = begin + r * each + (r < more ? r : more), .count = each + (r < more)};
+}
+
+int data_order_images(const struct data_order *order, uint64_t epoch, size_t batch, int rank)
+{
+    if (!order->keep_last)
+        return order->batch;
+    if (order->shard == SHARD_GLOBAL)
+        return (int)part_of(order, epoch, batch, rank).count;
+    const size_t before = batch * (size_t)order->batch, count = share_of(order, rank).count;
+    const size_t left = count > before ? count - before : 0;
+    return left < (size_t)order->batch ? (int)left : order->batch;
+}
+
+/* ---- samples ---- */
+
 /* The sample at `position` of the order that shares are cut from. */
 static size_t fixed_sample(const struct data_order *order, size_t position)
 {
@@ -39,7 +109,7 @@ static size_t fixed_sample(const struct data_order *order, size_t position)
 size_t data_order_sample(const struct data_order *order, uint64_t epoch, size_t batch, int rank, int i)
 {
     if (order->shard == SHARD_GLOBAL) {
-        size_t position = batch * global_batch(order) + (size_t)rank * (size_t)order->batch + (size_t)i;
+        size_t position = part_of(order, epoch, batch, rank).begin + (size_t)i;
         return (size_t)rng_permute(rng_key(order->seed, "shuffle", epoch, 0), order->samples, position);
     }
     struct share share = share_of(order, rank);

@@ -9,11 +9,16 @@
  * label:  the same with samples sorted by label instead of shuffled: each worker sees few classes (research on gossip).
  *
  * No sample is given twice in an epoch. What does not fill a global batch at the end of an epoch is left out of it
- * (another permutation, others next time): batch norm wants whole batches.
+ * (another permutation, others next time): batch norm wants whole batches. With keep_last it is a smaller batch, split as
+ * evenly as can be: every sample is given once, some workers get an image less than others, or none.
+ *
+ * A run may begin within an epoch, where one with another number of workers ended: a global order goes on with the samples
+ * that are left of it; shares are cut anew, so for them it must be where an epoch begins.
  */
 #ifndef CHORALE_NN_DATA_ORDER_H
 #define CHORALE_NN_DATA_ORDER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,10 +32,26 @@ struct data_order {
     int workers, batch; /* images of one worker */
     enum data_shard shard;
     const uint32_t *by_label; /* SHARD_LABEL: all samples, sorted by label (data_sort_by_label) */
+    bool keep_last;
+    struct data_origin {
+        uint64_t step, epoch; /* step `step` is the first one of this order, in that epoch, ... */
+        size_t position;      /* ... of which so many samples have been given before; 0 for shares */
+    } origin;
 };
 
-/* Global batches in an epoch; 0 when one is larger than the training set. */
+/* Global batches in a whole epoch; 0 when one is larger than the training set. */
 size_t data_order_batches(const struct data_order *order);
+/* Where a step takes its samples; step >= origin.step, and there is at least one batch in an epoch. */
+struct data_place {
+    uint64_t epoch;
+    size_t batch;    /* of those that this order has in that epoch    */
+    size_t position; /* samples that are given before it in the epoch */
+};
+struct data_place data_order_place(const struct data_order *order, uint64_t step);
+/* Epochs that are over when `step` begins, with a fraction. */
+double data_order_epochs(const struct data_order *order, uint64_t step);
+/* Images of worker `rank` in global batch `batch` of `epoch`: order->batch, but for the last one that is kept. */
+int data_order_images(const struct data_order *order, uint64_t epoch, size_t batch, int rank);
 /* Image i of worker `rank` in global batch `batch` of `epoch`. */
 size_t data_order_sample(const struct data_order *order, uint64_t epoch, size_t batch, int rank, int i);
 /* What worker `rank` takes instead of `sample`, which can't be decoded: attempt 0, 1, ... until one can. From the whole
