@@ -244,8 +244,11 @@ static enum status foreign_import(struct node *node, int peer, const struct node
     const struct shown_arena *shown = &n->block->arena[k];
     if (n->pid == getpid())
         n->arena[k].memory = (void *)(uintptr_t)atomic_load(&shown->address);
-    else if (import(node, n, k, place->serial) < 0)
-        return fail_context(STATUS_PEER_LOST, "node memory: worker %d", peer);
+    else {
+        const enum status status = import(node, n, k, place->serial);
+        if (status < 0)
+            return fail_context(status == STATUS_UNAVAILABLE ? status : STATUS_PEER_LOST, "node memory: worker %d", peer);
+    }
     n->arena[k].bytes = atomic_load(&shown->bytes);
     n->arena[k].serial = place->serial;
     return STATUS_OK;
@@ -303,6 +306,11 @@ enum status node_map(struct node *node, int peer, const struct node_place *place
                     (unsigned long long)place->offset, arena->bytes);
     *data = arena->memory + place->offset;
     return STATUS_OK;
+}
+
+bool node_is_device(const struct node *node, int peer, const struct node_place *place)
+{
+    return atomic_load(&node->neighbour[peer].block->arena[place->arena - 1].kind) == ARENA_DEVICE;
 }
 
 enum status node_read(const struct node *node, int peer, const struct node_place *place, void *to, size_t bytes)

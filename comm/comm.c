@@ -896,6 +896,8 @@ enum status comm_open(const struct comm_request *request, struct comm **out)
     struct comm *comm = memory;
     comm->transport = request->transport;
     comm->job = request->job;
+    comm->note = request->note;
+    comm->note_context = request->context;
     const size_t segment = request->segment > 0 ? request->segment : comm->transport->segment;
     const unsigned window = request->window > 0 ? request->window : comm->transport->window;
     comm->segment = segment > 0 ? segment : DEFAULT_SEGMENT;

@@ -40,6 +40,8 @@ struct comm_request {
     unsigned window; /* receives posted ahead on each (peer, lane); 0 = the transport's best, else 4 */
     double deadline; /* seconds of waiting without any progress before it fails; <= 0 = 30 */
     bool progress_thread;
+    void (*note)(void *context, const char *line); /* what the user should read, though it goes on; may be NULL */
+    void *context;
     size_t
         scratch; /* bytes of memory that the planes of a schedule may take in a call; 0 = 64 MiB. A vector for which they
                        would be larger goes through the schedule in slices, two at a time; alike on all workers */

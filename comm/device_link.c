@@ -143,7 +143,7 @@ static enum status slab_memory(struct device_link *link, struct device_slab *sla
     struct comm *comm = link->comm;
     if (slab->shelf == SHELF_SLOT)
         return device_memory_alloc(link, bytes, true, &slab->memory);
-    if (slab->shelf == SHELF_SMALL || comm->node == NULL || link->shares)
+    if (slab->shelf == SHELF_SMALL || comm->node == NULL)
         return ops->host_alloc(link->device, bytes, &slab->memory);
     const enum status status = node_alloc_staging(comm->node, bytes, &slab->memory);
     if (status != STATUS_OK)
@@ -241,6 +241,9 @@ enum status device_link_open(struct comm *comm, struct device *device)
     for (int shelf = 0; shelf < SHELVES; shelf++)
         link->shelf[shelf] = (struct device_shelf){.bytes = shelf == SHELF_SMALL ? comm->small_bytes : comm->segment,
                                                    .slab = FIRST_SLAB};
+    TRY(memory_zeroed(&memory, 2 * (size_t)comm->transport->size, sizeof *link->staged));
+    link->staged = memory;
+    link->refuses = link->staged + comm->transport->size;
     for (int side = 0; side < SIDES; side++)
         TRY(device->ops->queue_create(device, &link->side[side].queue));
     TRY(rooms_make(link));
@@ -329,5 +332,6 @@ void device_link_close(struct device_link *link)
     }
     sides_close(link);
     device_memory_close(link);
+    free(link->staged);
     free(link);
 }

@@ -63,6 +63,8 @@ struct device_link {
     struct device_slab *slabs;
     void *room[SIDES]; /* on the device, of a segment in half precision: each is used in its queue only */
     bool shares;       /* neighbours read the device's memory where it lies                             */
+    bool *staged;      /* of each worker: but this one can't, as it has found out later: it gets copies  */
+    bool *refuses;     /* of each worker: we can't import its memory, which is said once                 */
     int waiting;       /* tasks, for queues                                                     */
     int gated;         /* collectives whose vectors are still being computed                            */
     struct device_memory *vectors, *retired; /* of comm_device_alloc(); given back, but still imported elsewhere     */

@@ -415,9 +415,12 @@ static enum status take_offer(struct collective *c, struct task *task, const voi
         return wrong_length(c, task, (size_t)offer.bytes);
     if (offer.place.arena == 0 && !c->on_device)
         return read_offer(c, task, &offer);
-    TRY(node_map(comm->node, task->peer, &offer.place, (size_t)offer.bytes, &data));
+    const enum status mapped = node_map(comm->node, task->peer, &offer.place, (size_t)offer.bytes, &data);
+    if (mapped == STATUS_UNAVAILABLE && c->on_device)
+        return device_refuse_offer(c, task);
+    TRY(mapped);
     if (c->on_device)
-        return device_take_offer(c, task, data);
+        return device_take_offer(c, task, data, node_is_device(comm->node, task->peer, &offer.place));
     if (c->coder != NULL)
         return decode(c, task, data, (size_t)offer.bytes, true);
     task->data = data;
@@ -546,6 +549,10 @@ static enum status encode(struct collective *c, struct task *task)
 
 static enum status granted(struct collective *c, struct task *task)
 {
+    if (task->kind == TASK_OFFER && c->on_device) {
+        task_remove(&c->offers, task);
+        return device_refused(c, task);
+    }
     if (task->kind != TASK_SEND)
         return fail(STATUS_FORMAT, "%s: rank %d grants what was granted", c->name, task->peer);
     if (c->on_device)

@@ -14,7 +14,8 @@
  *
  * On a network every segment passes through pinned memory: out when its receiver has granted it, which bounds how much of
  * that is in use. In a node neighbours read the device's memory in place, or, where they can't, the sender's pinned memory,
- * which is then granted as on a network.
+ * which is then granted as on a network. A single neighbour that can't, against what was probed, grants what was offered: it
+ * is then offered again in pinned memory, and so is all that follows.
  *
  * A collective begins when the compute queue has got to where it stood at the start. That is looked at, not ordered: the
  * queues are shared with older collectives, which must not wait for vectors that are not yet computed.
@@ -264,9 +265,31 @@ enum status device_start_send(struct collective *c, const struct action *action)
     const bool eager = is_eager(c, task->peer, task->bytes);
     if (!eager && !(is_near(comm, task->peer) && comm->link->shares))
         return await_grant(c, task);
-    const enum status status = eager ? leave(c, task, SHELF_SMALL, STEP_EAGER) : prepare_offer(c, task);
+    const enum status status = eager                             ? leave(c, task, SHELF_SMALL, STEP_EAGER)
+                               : comm->link->staged[task->peer] ? leave(c, task, SHELF_STAGING, STEP_SEND)
+                                                                 : prepare_offer(c, task);
     if (status < 0)
         task_give(comm, task);
+    return status;
+}
+
+enum status device_refused(struct collective *c, struct task *task)
+{
+    struct device_link *link = link_of(c);
+    enum status status = STATUS_OK;
+    if (task->staging != NULL)
+        status = fail(STATUS_FORMAT, "%s: rank %d grants what lies in pinned memory", c->name, task->peer);
+    c->outgoing--;
+    if (task->slot != NULL)
+        device_buffer_give(link, task->slot, NULL);
+    task->slot = NULL;
+    task->kind = TASK_SEND;
+    task->data = place_read(c, &task->action.src);
+    link->staged[task->peer] = true;
+    if (status >= 0)
+        status = leave(c, task, SHELF_STAGING, STEP_SEND);
+    if (status < 0)
+        task_give(c->team->comm, task);
     return status;
 }
 
@@ -295,8 +318,9 @@ static enum status place_after(struct collective *c, const struct task *task)
 
 /* Where its data come from. */
 enum source {
-    SOURCE_STAGING, /* the task's own pinned memory, given back then  */
-    SOURCE_OFFERED  /* its sender's memory: pinned, or on the device  */
+    SOURCE_STAGING, /* the task's own pinned memory, given back then */
+    SOURCE_PINNED,  /* its sender's                                  */
+    SOURCE_DEVICE   /* its sender's memory on the device             */
 };
 
 static enum status put_in(struct collective *c, const struct task *task, void *to, const void *from, enum source source)
@@ -304,7 +328,7 @@ static enum status put_in(struct collective *c, const struct task *task, void *t
     struct device_link *link = link_of(c);
     if (c->coder == NULL)
         return copy(c, SIDE_IN, to, from, task->bytes);
-    if (source == SOURCE_STAGING || !link->shares) {
+    if (source != SOURCE_DEVICE) {
         TRY(copy(c, SIDE_IN, link->room[SIDE_IN], from, task->bytes));
         from = link->room[SIDE_IN];
     }
@@ -359,14 +383,37 @@ enum status device_received(struct collective *c, struct task *task)
 }
 
 /* A reduction reads it where it lies when its turn comes. */
-enum status device_take_offer(struct collective *c, struct task *task, const void *data)
+enum status device_take_offer(struct collective *c, struct task *task, const void *data, bool in_place)
 {
-    if (task->action.op.kind != OP_RECV_REDUCE || c->coder != NULL || !link_of(c)->shares)
-        return come_in(c, task, data, SOURCE_OFFERED);
+    if (task->action.op.kind != OP_RECV_REDUCE || c->coder != NULL || !in_place)
+        return come_in(c, task, data, in_place ? SOURCE_DEVICE : SOURCE_PINNED);
     task->data = data;
     task->lent = true;
     task_append(&c->lent, task);
     reducible(c, task);
+    return STATUS_OK;
+}
+
+static void note_refusal(const struct comm *comm, int peer)
+{
+    struct text line = {NULL};
+    if (comm->note == NULL)
+        return;
+    text_addf(&line, "rank %d: device memory of rank %d can't be read in place any more (%s): it sends copies through pinned "
+                     "memory",
+              comm_rank(comm), peer, status_message());
+    comm->note(comm->note_context, text_check(&line) >= 0 ? text_string(&line) : "device memory can't be read in place");
+    text_release(&line);
+}
+
+enum status device_refuse_offer(struct collective *c, struct task *task)
+{
+    struct device_link *link = link_of(c);
+    if (!link->refuses[task->peer])
+        note_refusal(c->team->comm, task->peer);
+    link->refuses[task->peer] = true;
+    TRY(executor_grant(task));
+    table_add(c, task);
     return STATUS_OK;
 }
 

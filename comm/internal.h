@@ -103,6 +103,8 @@ struct comm {
     bool mixed;        /* some of the other workers may be neighbours, others are not                                */
     struct job *job;
     struct device_link *link; /* to the device; NULL: none                                                         */
+    void (*note)(void *context, const char *line);
+    void *note_context;
     size_t segment;
     unsigned window;
     double deadline;

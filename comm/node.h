@@ -118,9 +118,12 @@ void node_release_imports(struct node *node, bool all);
 
 /* False: it lies in no arena and may not be read otherwise: it must be copied to where it can. */
 bool node_locate(const struct node *node, const void *data, size_t bytes, struct node_place *place);
-/* A neighbour's arena memory as it lies here. STATUS_FORMAT: not in its arena; STATUS_PEER_LOST: it has gone. */
+/* A neighbour's arena memory as it lies here. STATUS_FORMAT: not in its arena; STATUS_PEER_LOST: it has gone;
+ * STATUS_UNAVAILABLE: a device's, which can't be imported here. */
 enum status node_map(struct node *node, int peer, const struct node_place *place, size_t bytes,
                      const void **data) MUST_CHECK;
+/* Whether that is a device's memory. Of a place that node_map() takes. */
+bool node_is_device(const struct node *node, int peer, const struct node_place *place);
 /* Copy from a neighbour's memory that lies in no arena. */
 enum status node_read(const struct node *node, int peer, const struct node_place *place, void *to,
                       size_t bytes) MUST_CHECK;

@@ -125,6 +125,7 @@ static enum status open_comm(const struct option_values *options, bool progress_
     TRY(open_transport(options, worker->job, &transport));
     TRY(impair(options, worker, &transport));
     struct comm_request request = {.transport = transport,
+                                   .note = program_note,
                                    .job = worker->job,
                                    .device = worker->device,
                                    .segment = option_size(options, "segment"),

@@ -175,3 +175,36 @@ Test(cuda, cards_are_told_apart_by_what_they_say_of_themselves)
         text_release(&script);
     }
 }
+
+/* ---- memory that can't be imported after all ---- */
+
+static int lines_with(const char *text, const char *part)
+{
+    int lines = 0;
+    for (const char *at = text; (at = strstr(at, part)) != NULL; at++)
+        lines++;
+    return lines;
+}
+
+/* The probe has imported two workers' memory; the next import fails, or the one after it. Halves are converted on the way. */
+Test(cuda, what_can_t_be_imported_comes_through_pinned_memory)
+{
+    static const char *const wires[] = {"", " --wire=bf16"};
+    static const char *const imports[] = {"import=3", "import=4"};
+    take_modules("/fake");
+    for (size_t k = 0; k < 2; k++) {
+        struct text words = {0};
+        struct outcome outcome;
+        cr_assert_eq(setenv("CHORALE_FAKE", imports[k], 1), 0);
+        text_addf(&words,
+                  "bench --device=cuda -n 3 --allreduce=ring,naive,one-shot --sizes=128K --iters=1 -w 0 --check "
+                  "%s",
+                  wires[k]);
+        program_run(text_string(&words), &outcome);
+        cr_expect_eq(outcome.exit_code, 0, "%s%s", outcome.out, outcome.err);
+        const int said = lines_with(outcome.err, "can't be read in place any more");
+        cr_expect(said > 0 && said <= 6, "each pair once: %s", outcome.err);
+        outcome_release(&outcome);
+        text_release(&words);
+    }
+}

@@ -35,7 +35,7 @@ static cudaError_t give(cudaError_t code)
 /* ---- settings ---- */
 
 static struct fake_settings settings;
-static uint64_t state, waits, graphs, stalls, executions;
+static uint64_t state, waits, graphs, stalls, executions, imports;
 static pthread_once_t configured = PTHREAD_ONCE_INIT;
 
 static void set_word(const char *word)
@@ -63,6 +63,8 @@ static void set_word(const char *word)
         settings.first = (int)value;
     else if (IS("fail="))
         settings.fail = value;
+    else if (IS("import="))
+        settings.import = value;
     else if (IS("report="))
         snprintf(settings.report, sizeof settings.report, "%s", equals + 1);
     else if (IS("refuse-capture"))
@@ -79,7 +81,7 @@ static void configure(const char *words)
     char copy[256], *rest = NULL;
     settings = (struct fake_settings){
         .seed = 1, .cards = 1, .driver = RUNTIME_VERSION, .capability = 90, .megabytes = 16384, .clobber = true};
-    waits = graphs = stalls = executions = 0;
+    waits = graphs = stalls = executions = imports = 0;
     snprintf(copy, sizeof copy, "%s", words);
     for (char *word = strtok_r(copy, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest))
         set_word(word);
@@ -821,6 +823,8 @@ cudaError_t cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsig
     memcpy(&ipc, &handle, sizeof ipc);
     if (ipc.process == (int)getpid() || flags != cudaIpcMemLazyEnablePeerAccess)
         return give(cudaErrorInvalidValue);
+    if (fake_settings()->import > 0 && ++imports >= fake_settings()->import)
+        return give(cudaErrorInvalidResourceHandle);
     snprintf(path, sizeof path, "/proc/%d/fd/%d", ipc.process, ipc.file);
     const int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0)

@@ -15,7 +15,7 @@
  * CHORALE_FAKE in the environment, words apart by blanks: seed=N, cards=N, driver=VERSION (0: none), capability=NN,
  * drop=N (the Nth wait of a queue for an event is left out, counted from 1), refuse-capture, megabytes=N of the card,
  * clobber=0 (workspaces are left as they are), first=N (cards count from the machine's Nth), fail=N (the Nth plan that is
- * put fails, counted from 1), report=FOLDER (at exit a file of the process's number: how many plans were put).
+ * put fails, counted from 1), import=N (the Nth import of another process's memory and all after it fail), report=FOLDER (at exit a file of the process's number: how many plans were put).
  */
 #ifndef CHORALE_TESTS_NN_CUDA_FAKE_H
 #define CHORALE_TESTS_NN_CUDA_FAKE_H
@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 struct fake_settings {
-    uint64_t seed, drop, megabytes, fail;
+    uint64_t seed, drop, megabytes, fail, import;
     int cards, driver, capability, first;
     bool refuse_capture, clobber;
     char report[160];
