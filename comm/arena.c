@@ -310,7 +310,7 @@ enum status node_map(struct node *node, int peer, const struct node_place *place
 
 bool node_is_device(const struct node *node, int peer, const struct node_place *place)
 {
-    return atomic_load(&node->neighbour[peer].block->arena[place->arena - 1].kind) == ARENA_DEVICE;
+    return atomic_load(&neighbour_of(node, peer)->block->arena[place->arena - 1].kind) == ARENA_DEVICE;
 }
 
 enum status node_read(const struct node *node, int peer, const struct node_place *place, void *to, size_t bytes)

@@ -1,6 +1,7 @@
 /* dnn.c - the handle on cuDNN: versions, devices and their descriptions, errors, time. */
 #include "nn/cuda/dnn.h"
 
+#include <dlfcn.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,6 +133,19 @@ static enum status open_handle(struct dnn *dnn)
     return STATUS_OK;
 }
 
+bool dnn_find_compiler(const struct dnn *dnn, const char *name)
+{
+    struct text line = {NULL};
+    if (dlopen(name, RTLD_LAZY | RTLD_GLOBAL) != NULL)
+        return true;
+    text_addf(&line, "cuDNN: %s is not to be found, so engines that it compiles are left out: install it beside the CUDA "
+                     "toolkit's other libraries, or name its folder in LD_LIBRARY_PATH",
+              name);
+    dnn_note(dnn, text_check(&line) >= 0 ? text_string(&line) : name);
+    text_release(&line);
+    return false;
+}
+
 enum status dnn_open(const struct dnn_request *request, struct dnn **dnn)
 {
     struct dnn *made = NULL;
@@ -148,8 +162,12 @@ enum status dnn_open(const struct dnn_request *request, struct dnn **dnn)
     snprintf(made->version, sizeof made->version, "%zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
     if (request->planning && request->description == NULL)
         TRY_TO(fail, fail(STATUS_INTERNAL, "cuDNN: planning without a device needs a device description"));
-    if (!request->planning)
+    if (!request->planning) {
+        char compiler[32];
+        snprintf(compiler, sizeof compiler, "libnvrtc.so.%zu", cudnnGetCudartVersion() / 1000);
+        (void)dnn_find_compiler(made, compiler);
         TRY_TO(fail, open_handle(made));
+    }
     TRY_TO(fail, request->description != NULL ? describe_device(made, request->description)
                                               : ask_device(made, request->device));
     if (request->engine_file != NULL) {

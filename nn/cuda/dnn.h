@@ -1,4 +1,4 @@
-/* dnn.h - the only door to cuDNN (9): convolutions on its graph API (or its legacy calls), and batch normalisation.
+/* dnn.h - the only door to cuDNN (9): convolutions on its graph API (or its legacy calls).
  *
  * A convolution is used in three steps: dnn_convolution_create() plans its directions and knows their workspace;
  * dnn_convolution_choose() times the candidates on this card, once for each distinct shape, unless the engine file knows
@@ -20,8 +20,8 @@
  * One thread at a time for a struct dnn and all that was made with it.
  */
 /* For a stand-in of cuDNN's execution: only these calls need a device: cudnnCreate, cudnnDestroy, cudnnSetStream,
- * cudnnBackendExecute, cudnnGetConvolution{Forward,BackwardData,BackwardFilter}Algorithm_v7, cudnnConvolution{Forward,
- * BackwardData,BackwardFilter}, and the six of batch norm's Ex family; with a description all others work without one.
+ * cudnnBackendExecute, cudnnGetConvolution{Forward,BackwardData,BackwardFilter}Algorithm_v7 and cudnnConvolution{Forward,
+ * BackwardData,BackwardFilter}; with a description all others work without one.
  * What cudnnBackendExecute is to compute is in the plan's CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION: "operationGraph"
  * has "nodes"[0] ("operation", "pad", "stride", and the names of its tensors: "X" or "dX", "W" or "dW", "Y" or "dY") and
  * "tensors" ("name", "dataType", "dim" in the order n, c, h, w, "stride"); a name is the decimal of the unique id:
@@ -38,6 +38,13 @@
  *     x scale + bias, ReLU, backward by filters                             1.0 MB      none
  *     backward by data, ReLU backward, sums for the norm's gradients        3.2 MB      none
  */
+/* Batch norm is not asked of cuDNN: kernels/norm.cu joins it with addition and ReLU in every type. cuDNN's calls that do so
+ * (cudnnBatchNormalization{ForwardTraining,Backward}Ex, deprecated in 9) would want more memory and more passes in this
+ * backend: y kept until backward, where one bit an element is kept; dx and dz beside dy, where the gradient stays in its
+ * place; the two gradients behind a shortcut added up before (2 tensors read, 1 written, in each of 16 blocks of
+ * ResNet-50), where the kernel adds them on the way; dgamma and dbeta divided by the loss scale after; a reserve for each
+ * norm. In forward it reads and writes the same tensors as ours, unless x fits on the chip. Its persistent mode may overflow
+ * on ordinary values (its header), and whether it takes bf16 only a card can say. */
 #ifndef CHORALE_NN_CUDA_DNN_H
 #define CHORALE_NN_CUDA_DNN_H
 
@@ -61,7 +68,8 @@ struct dnn_request {
     void *context;
 };
 
-/* STATUS_FORMAT (with file and line) when the engine file is damaged. */
+/* STATUS_FORMAT (with file and line) when the engine file is damaged. Where libnvrtc, which some engines are compiled by, is
+ * not to be found beside the toolkit's other libraries, that is noted, and they are left out. */
 enum status dnn_open(const struct dnn_request *request, struct dnn **dnn) MUST_CHECK;
 void dnn_close(struct dnn *dnn); /* accepts NULL; after everything made with it */
 bool dnn_planning(const struct dnn *dnn);
@@ -174,45 +182,5 @@ enum status dnn_convolution_backward_filter(struct dnn_convolution *convolution,
 /* Write what was chosen into the engine file (none: nothing to do), beside what others have written there meanwhile.
  * Several workers may do so at once: the file is always whole; a line that is lost is measured again. */
 enum status dnn_remember(struct dnn *dnn) MUST_CHECK;
-
-/* ---- batch normalisation: cuDNN's, an alternative to our own kernels ---- */
-
-enum dnn_norm_kind { DNN_NORM, DNN_NORM_RELU, DNN_NORM_ADD_RELU }; /* y = bn(x); max(bn(x), 0); max(bn(x) + z, 0) */
-
-struct dnn_norm_request {
-    const char *name; /* of the layer, for messages */
-    enum dnn_norm_kind kind;
-    enum dtype type; /* of x, y, z and their gradients */
-    int batch, channels, height, width;
-};
-
-struct dnn_norm;
-
-/* Ask the library for it: STATUS_REFUSED where it has none for this type and shape, STATUS_UNAVAILABLE when planning
- * only. */
-enum status dnn_norm_create(struct dnn *dnn, const struct dnn_norm_request *request, struct dnn_norm **norm) MUST_CHECK;
-void dnn_norm_destroy(struct dnn_norm *norm);           /* accepts NULL */
-size_t dnn_norm_workspace(const struct dnn_norm *norm); /* bytes, shared like the convolutions' */
-size_t dnn_norm_reserve(const struct dnn_norm *norm);   /* bytes of its own from forward to backward */
-
-/* Addresses of one batch norm. f32: gamma, beta, dgamma, dbeta, running_*, saved_* (C each). Fields that a call doesn't
- * name may be NULL. */
-struct dnn_norm_tensors {
-    const void *x, *z; /* z: only of ADD_RELU */
-    void *y;
-    const void *dy;
-    void *dx, *dz;
-    const float *gamma, *beta;
-    float *dgamma, *dbeta;                  /* overwritten */
-    float *running_mean, *running_variance; /* running = (1 - momentum) running + momentum new; variance by n/(n-1) */
-    float *saved_mean, *saved_inverse_deviation; /* 1/sqrt(variance + epsilon), biased variance */
-    void *workspace, *reserve;
-};
-
-/* Reads x, z, gamma, beta; writes y, running_*, saved_*, reserve. */
-enum status dnn_norm_forward(struct dnn_norm *norm, const struct dnn_norm_tensors *tensors, double momentum,
-                             double epsilon) MUST_CHECK;
-/* Reads x, y, dy, gamma, beta, saved_*, reserve; writes dx, dz, dgamma, dbeta. */
-enum status dnn_norm_backward(struct dnn_norm *norm, const struct dnn_norm_tensors *tensors, double epsilon) MUST_CHECK;
 
 #endif

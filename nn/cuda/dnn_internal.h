@@ -27,6 +27,9 @@ enum status dnn_status(cudnnStatus_t code, const char *call) MUST_CHECK;
 
 /* STATUS_UNAVAILABLE when a library of this version (cudnnGetVersion) can't do for what this was built with. */
 enum status dnn_check_version(size_t version) MUST_CHECK;
+/* Load the compiler `name` for good, for cuDNN to find: it looks where it lies itself, we beside the toolkit's libraries, too.
+ * False: it is noted that there is none. */
+bool dnn_find_compiler(const struct dnn *dnn, const char *name);
 cudnnDataType_t dnn_data_type(enum dtype type);
 /* Put the work on the stream once and wait for it. */
 enum status dnn_run_once(struct dnn *dnn, enum status (*work)(void *argument), void *argument) MUST_CHECK;

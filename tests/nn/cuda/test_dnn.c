@@ -435,7 +435,6 @@ Test(dnn, planning_runs_nothing)
     struct dnn *dnn = open_planning(NULL);
     struct dnn_convolution_request request = request_3x3();
     struct dnn_convolution *convolution = create(dnn, &request), *legacy = NULL;
-    struct dnn_norm *norm = NULL;
     double microseconds = 0;
     char memory[4] = "";
     EXPECT_STATUS(dnn_convolution_forward(convolution, memory, memory, memory, NULL), STATUS_UNAVAILABLE);
@@ -446,12 +445,8 @@ Test(dnn, planning_runs_nothing)
     EXPECT_STATUS(dnn_measure(dnn, NULL, NULL, &microseconds), STATUS_UNAVAILABLE);
     request.implementation = DNN_LEGACY;
     EXPECT_STATUS(dnn_convolution_create(dnn, &request, &legacy), STATUS_UNAVAILABLE);
-    EXPECT_STATUS(dnn_norm_create(dnn, &(struct dnn_norm_request){.name = "bn1"}, &norm), STATUS_UNAVAILABLE);
-    EXPECT_MESSAGE("bn1");
-    cr_expect_null(norm);
     OK(dnn_remember(dnn));
     dnn_convolution_destroy(convolution);
-    dnn_norm_destroy(NULL);
     dnn_close(dnn);
 }
 

@@ -784,154 +784,19 @@ Test(dnn_choice, legacy_without_an_algorithm_within_bounds_is_refused)
     dnn_close(dnn);
 }
 
-/* ---- batch norm ---- */
+/* ---- the compiler of some engines ---- */
 
-static cudnnStatus_t norm_support = CUDNN_STATUS_SUCCESS;
-static char norm_memory[16];
-#define AT(k) ((void *)&norm_memory[k])
-
-cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t bnOps, const cudnnTensorDescriptor_t xDesc,
-    const cudnnTensorDescriptor_t zDesc, const cudnnTensorDescriptor_t yDesc,
-    const cudnnTensorDescriptor_t bnScaleBiasMeanVarDesc, const cudnnActivationDescriptor_t activationDesc,
-    size_t *sizeInBytes)
+Test(dnn_choice, a_compiler_that_is_not_found_is_noted)
 {
-    cr_expect(handle == HANDLE && mode == CUDNN_BATCHNORM_SPATIAL_PERSISTENT);
-    expect_tensor(xDesc, CUDNN_DATA_BFLOAT16, 2, 8, 3, 5);
-    expect_tensor(yDesc, CUDNN_DATA_BFLOAT16, 2, 8, 3, 5);
-    expect_tensor(bnScaleBiasMeanVarDesc, CUDNN_DATA_FLOAT, 1, 8, 1, 1);
-    cr_expect_eq(zDesc != NULL, bnOps == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION);
-    cr_expect_eq(activationDesc != NULL, bnOps != CUDNN_BATCHNORM_OPS_BN);
-    *sizeInBytes = 100;
-    return norm_support;
-}
-
-cudnnStatus_t cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t bnOps, const cudnnTensorDescriptor_t xDesc,
-    const cudnnTensorDescriptor_t yDesc, const cudnnTensorDescriptor_t dyDesc, const cudnnTensorDescriptor_t dzDesc,
-    const cudnnTensorDescriptor_t dxDesc, const cudnnTensorDescriptor_t dBnScaleBiasDesc,
-    const cudnnActivationDescriptor_t activationDesc, size_t *sizeInBytes)
-{
-    cr_expect(handle == HANDLE && mode == CUDNN_BATCHNORM_SPATIAL_PERSISTENT);
-    cr_expect(xDesc != NULL && dyDesc != NULL && dxDesc != NULL && dBnScaleBiasDesc != NULL);
-    cr_expect_eq(yDesc != NULL, bnOps != CUDNN_BATCHNORM_OPS_BN);
-    cr_expect_eq(dzDesc != NULL, bnOps == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION);
-    cr_expect_eq(activationDesc != NULL, bnOps != CUDNN_BATCHNORM_OPS_BN);
-    *sizeInBytes = 300;
-    return CUDNN_STATUS_SUCCESS;
-}
-
-cudnnStatus_t cudnnGetBatchNormalizationTrainingExReserveSpaceSize(cudnnHandle_t handle, cudnnBatchNormMode_t mode,
-                                                                   cudnnBatchNormOps_t bnOps,
-                                                                   const cudnnActivationDescriptor_t activationDesc,
-                                                                   const cudnnTensorDescriptor_t xDesc,
-                                                                   size_t *sizeInBytes)
-{
-    cr_expect(handle == HANDLE && mode == CUDNN_BATCHNORM_SPATIAL_PERSISTENT && xDesc != NULL);
-    cr_expect_eq(activationDesc != NULL, bnOps != CUDNN_BATCHNORM_OPS_BN);
-    *sizeInBytes = bnOps == CUDNN_BATCHNORM_OPS_BN ? 0 : 50;
-    return CUDNN_STATUS_SUCCESS;
-}
-
-cudnnStatus_t cudnnBatchNormalizationForwardTrainingEx(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t bnOps, const void *alpha, const void *beta,
-    const cudnnTensorDescriptor_t xDesc, const void *xData, const cudnnTensorDescriptor_t zDesc, const void *zData,
-    const cudnnTensorDescriptor_t yDesc, void *yData, const cudnnTensorDescriptor_t bnScaleBiasMeanVarDesc,
-    const void *bnScale, const void *bnBias, double exponentialAverageFactor, void *resultRunningMean,
-    void *resultRunningVariance, double epsilon, void *resultSaveMean, void *resultSaveInvVariance,
-    cudnnActivationDescriptor_t activationDesc, void *workspace, size_t workSpaceSizeInBytes, void *reserveSpace,
-    size_t reserveSpaceSizeInBytes)
-{
-    cr_expect(handle == HANDLE && mode == CUDNN_BATCHNORM_SPATIAL_PERSISTENT);
-    cr_expect(*(const float *)alpha == 1 && *(const float *)beta == 0);
-    cr_expect(xDesc != NULL && yDesc != NULL && bnScaleBiasMeanVarDesc != NULL);
-    cr_expect_eq(zDesc != NULL, bnOps == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION);
-    cr_expect_eq(activationDesc != NULL, bnOps != CUDNN_BATCHNORM_OPS_BN);
-    cr_expect(xData == AT(0) && zData == AT(1) && yData == AT(2) && bnScale == AT(6) && bnBias == AT(7));
-    cr_expect(resultRunningMean == AT(10) && resultRunningVariance == AT(11));
-    cr_expect(resultSaveMean == AT(12) && resultSaveInvVariance == AT(13));
-    cr_expect(exponentialAverageFactor == 0.1 && epsilon == 1e-5);
-    cr_expect(workspace == AT(14) && workSpaceSizeInBytes == 300);
-    cr_expect(reserveSpace == AT(15) && reserveSpaceSizeInBytes == (bnOps == CUDNN_BATCHNORM_OPS_BN ? 0 : 50));
-    played.executions++;
-    return CUDNN_STATUS_SUCCESS;
-}
-
-cudnnStatus_t cudnnBatchNormalizationBackwardEx(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t bnOps, const void *alphaDataDiff,
-    const void *betaDataDiff, const void *alphaParamDiff, const void *betaParamDiff,
-    const cudnnTensorDescriptor_t xDesc, const void *xData, const cudnnTensorDescriptor_t yDesc, const void *yData,
-    const cudnnTensorDescriptor_t dyDesc, const void *dyData, const cudnnTensorDescriptor_t dzDesc, void *dzData,
-    const cudnnTensorDescriptor_t dxDesc, void *dxData, const cudnnTensorDescriptor_t dBnScaleBiasDesc,
-    const void *bnScaleData, const void *bnBiasData, void *dBnScaleData, void *dBnBiasData, double epsilon,
-    const void *savedMean, const void *savedInvVariance, cudnnActivationDescriptor_t activationDesc, void *workSpace,
-    size_t workSpaceSizeInBytes, void *reserveSpace, size_t reserveSpaceSizeInBytes)
-{
-    bool activated = bnOps != CUDNN_BATCHNORM_OPS_BN;
-    cr_expect(handle == HANDLE && mode == CUDNN_BATCHNORM_SPATIAL_PERSISTENT);
-    cr_expect(*(const float *)alphaDataDiff == 1 && *(const float *)betaDataDiff == 0);
-    cr_expect(*(const float *)alphaParamDiff == 1 && *(const float *)betaParamDiff == 0);
-    cr_expect(xDesc != NULL && dyDesc != NULL && dxDesc != NULL && dBnScaleBiasDesc != NULL);
-    cr_expect_eq(yDesc != NULL, activated);
-    cr_expect_eq(activationDesc != NULL, activated);
-    cr_expect_eq(dzDesc != NULL, bnOps == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION);
-    cr_expect(xData == AT(0) && yData == (activated ? AT(2) : NULL) && dyData == AT(3));
-    cr_expect(dxData == AT(4) && dzData == AT(5) && bnScaleData == AT(6) && bnBiasData == AT(7));
-    cr_expect(dBnScaleData == AT(8) && dBnBiasData == AT(9) && epsilon == 1e-5);
-    cr_expect(savedMean == AT(12) && savedInvVariance == AT(13));
-    cr_expect(workSpace == AT(14) && workSpaceSizeInBytes == 300);
-    cr_expect(reserveSpace == AT(15) && reserveSpaceSizeInBytes == (activated ? 50 : 0));
-    played.executions++;
-    return CUDNN_STATUS_SUCCESS;
-}
-
-static const struct dnn_norm_tensors norm_tensors = {.x = AT(0),
-                                                     .z = AT(1),
-                                                     .y = AT(2),
-                                                     .dy = AT(3),
-                                                     .dx = AT(4),
-                                                     .dz = AT(5),
-                                                     .gamma = AT(6),
-                                                     .beta = AT(7),
-                                                     .dgamma = AT(8),
-                                                     .dbeta = AT(9),
-                                                     .running_mean = AT(10),
-                                                     .running_variance = AT(11),
-                                                     .saved_mean = AT(12),
-                                                     .saved_inverse_deviation = AT(13),
-                                                     .workspace = AT(14),
-                                                     .reserve = AT(15)};
-
-static const struct dnn_norm_request norm_request = {
-    .name = "bn1", .type = DTYPE_BF16, .batch = 2, .channels = 8, .height = 3, .width = 5};
-
-Test(dnn_choice, batch_norms_get_their_arguments_in_the_library_s_order)
-{
+    char name[32];
     struct dnn *dnn = open_played(NULL);
-    for (size_t kind = 0; kind < 3; kind++) {
-        struct dnn_norm_request request = norm_request;
-        struct dnn_norm *norm = NULL;
-        request.kind = (enum dnn_norm_kind)kind;
-        OK(dnn_norm_create(dnn, &request, &norm));
-        cr_expect_eq(dnn_norm_workspace(norm), 300);
-        cr_expect_eq(dnn_norm_reserve(norm), request.kind == DNN_NORM ? 0 : 50);
-        played.executions = 0;
-        OK(dnn_norm_forward(norm, &norm_tensors, 0.1, 1e-5));
-        OK(dnn_norm_backward(norm, &norm_tensors, 1e-5));
-        cr_expect_eq(played.executions, 2);
-        dnn_norm_destroy(norm);
-    }
+    snprintf(name, sizeof name, "libnvrtc.so.%zu", cudnnGetCudartVersion() / 1000);
+    const bool here = dlopen(name, RTLD_LAZY | RTLD_NOLOAD) != NULL;
+    cr_expect_eq(notes.length == 0, here, "it is loaded when cuDNN is opened, or noted: %s", text_string(&notes));
+    text_clear(&notes);
+    cr_expect_not(dnn_find_compiler(dnn, "libnvrtc.so.0"));
+    cr_expect_not_null(strstr(text_string(&notes), "libnvrtc.so.0 is not to be found"));
+    cr_expect_not_null(strstr(text_string(&notes), "LD_LIBRARY_PATH"));
     dnn_close(dnn);
-}
-
-Test(dnn_choice, a_batch_norm_that_the_library_lacks_is_refused)
-{
-    struct dnn *dnn = open_played(NULL);
-    struct dnn_norm *norm = NULL;
-    norm_support = CUDNN_STATUS_NOT_SUPPORTED;
-    EXPECT_STATUS(dnn_norm_create(dnn, &norm_request, &norm), STATUS_REFUSED);
-    EXPECT_MESSAGE("bn1 in bf16");
-    EXPECT_MESSAGE("CUDNN_STATUS_NOT_SUPPORTED");
-    cr_expect_null(norm);
-    dnn_close(dnn);
+    text_release(&notes);
 }
