@@ -196,8 +196,10 @@ static bool orphan_all(struct collective *c)
     any = orphan(&comm->receives, c) || any;
     for (int side = 0; comm->link != NULL && side < SIDES; side++)
         any = orphan(&comm->link->side[side].waiting, c) || any;
-    for (struct outbox *outbox = comm->outboxes; outbox != NULL; outbox = outbox->next)
-        any = orphan(&outbox->waiting, c) || any;
+    for (struct outbox *outbox = comm->outboxes; outbox != NULL; outbox = outbox->next) {
+        any = orphan(&outbox->small, c) || any;
+        any = orphan(&outbox->payload, c) || any;
+    }
     for (struct outbox *outbox = comm->open; outbox != NULL; outbox = outbox->next_open)
         if (outbox->open != NULL && outbox->open->collective == c)
             outbox->open->collective = NULL;

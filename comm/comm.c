@@ -24,8 +24,9 @@
 #define LONGEST_WAIT_NS 1000000
 #define DEVICE_WAIT_NS 50000 /* a device's queues wake nobody */
 #define SHORTEST_SLEEP_NS 20000
-#define LONGEST_LOOK_NS 200000 /* a message of the network may wait so long for a worker that sleeps on its neighbours */
-#define BOTH_YIELDS 100        /* empty rounds in which it only yields */
+#define LONGEST_LOOK_NS                                                                                                \
+    200000               /* a message of the network may wait so long for a worker that sleeps on its neighbours */
+#define BOTH_YIELDS 100  /* empty rounds in which it only yields */
 #define THREAD_YIELDS 50 /* empty rounds in which the progress thread only yields */
 #define SMALL_LEAST 512  /* bytes of a small message's buffer */
 #define BATCH 32         /* completions or messages taken at once */
@@ -34,9 +35,13 @@
  * be that the neighbour waits for them. */
 #define QUIET_ROUNDS 16
 
-/* Granted receives posted before only the oldest collective of a team may post more: its progress never waits for
- * younger ones whose senders wait for it. The pool, these and one collective's window fit the 1024 receives of shm. */
+/* Where the transport does not say: granted receives posted before only the oldest collective of a team may post more, as
+ * its progress never waits for younger ones whose senders wait for it; and sends of payload. The pool, these receives and
+ * one collective's window fit the 1024 receives of shm. */
 #define YOUNG_RECEIVES 512
+#define SENDS 512
+
+#define DEFAULT_AHEAD 4 /* segments handed to the transport for one peer */
 
 /* ------------------------------------------------------------------------------------------------------ lists, buffers
  */
@@ -221,6 +226,10 @@ static enum status handed(struct comm *comm, struct task *task)
 {
     task_append(&comm->flying, task);
     task->flying = true;
+    if (task->kind == TASK_SEND) {
+        comm->sending++;
+        comm->outbox[task->peer].flying += task->bytes;
+    }
     if (task->kind != TASK_RECEIVE)
         return STATUS_OK;
     comm->receiving++;
@@ -241,26 +250,47 @@ static enum status send_by_node(struct comm *comm, struct task *task)
     return STATUS_OK;
 }
 
+/* STATUS_AGAIN: no room. */
+static enum status send_by_network(struct comm *comm, struct task_list *list)
+{
+    struct task *task = list->first;
+    const enum status status = hand_over(comm, task);
+    if (status != STATUS_OK)
+        return status;
+    task_remove(list, task);
+    return handed(comm, task);
+}
+
+static enum status send_first(struct comm *comm, struct task_list *list)
+{
+    struct task *task = list->first;
+    if (!is_near(comm, task->peer))
+        return send_by_network(comm, list);
+    task_remove(list, task);
+    const enum status status = send_by_node(comm, task);
+    if (status == STATUS_AGAIN)
+        task_prepend(list, task);
+    return status;
+}
+
+static bool payload_may_go(const struct comm *comm, const struct outbox *outbox)
+{
+    return outbox->payload.first != NULL && outbox->flying < comm->ahead * comm->segment && comm->sending < comm->sends;
+}
+
 static enum status flush_outbox(struct comm *comm, struct outbox *outbox, bool *moved)
 {
-    while (outbox->waiting.first != NULL) {
-        struct task *task = outbox->waiting.first;
-        if (!is_near(comm, task->peer)) {
-            const enum status status = hand_over(comm, task);
-            if (status != STATUS_OK)
-                return status < 0 ? status : STATUS_OK;
-            task_remove(&outbox->waiting, task);
-            TRY(handed(comm, task));
-        } else {
-            task_remove(&outbox->waiting, task);
-            if (send_by_node(comm, task) == STATUS_AGAIN) {
-                task_prepend(&outbox->waiting, task);
-                return STATUS_OK;
-            }
-        }
-        *moved = true;
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && (outbox->small.first != NULL || payload_may_go(comm, outbox))) {
+        status = send_first(comm, outbox->small.first != NULL ? &outbox->small : &outbox->payload);
+        *moved = *moved || status == STATUS_OK;
     }
-    return STATUS_OK;
+    return status < 0 ? status : STATUS_OK;
+}
+
+static bool is_empty(const struct outbox *outbox)
+{
+    return outbox->small.first == NULL && outbox->payload.first == NULL;
 }
 
 static enum status flush_outboxes(struct comm *comm, bool *moved)
@@ -268,7 +298,7 @@ static enum status flush_outboxes(struct comm *comm, bool *moved)
     for (struct outbox **at = &comm->outboxes; *at != NULL;) {
         struct outbox *outbox = *at;
         TRY(flush_outbox(comm, outbox, moved));
-        if (outbox->waiting.first != NULL) {
+        if (!is_empty(outbox)) {
             at = &outbox->next;
             continue;
         }
@@ -284,7 +314,7 @@ static struct task *next_receive(const struct comm *comm)
     struct task *task = comm->receives.first;
     if (comm->pool.first != NULL)
         return NULL;
-    while (task != NULL && comm->receiving >= YOUNG_RECEIVES && !collective_is_oldest(task->collective))
+    while (task != NULL && comm->receiving >= comm->receives_ahead && !collective_is_oldest(task->collective))
         task = task->next;
     return task;
 }
@@ -309,11 +339,12 @@ static enum status flush_receives(struct comm *comm, bool *moved)
 static enum status submit_send(struct comm *comm, struct task *task)
 {
     struct outbox *outbox = &comm->outbox[task->peer];
+    struct task_list *list = task->kind == TASK_SEND ? &outbox->payload : &outbox->small;
     bool moved = false;
-    task_append(&outbox->waiting, task);
-    if (outbox->waiting.first == task)
+    task_append(list, task);
+    if (list->first == task)
         TRY(flush_outbox(comm, outbox, &moved));
-    if (outbox->waiting.first == NULL || outbox->listed)
+    if (is_empty(outbox) || outbox->listed)
         return STATUS_OK;
     outbox->listed = true;
     outbox->next = comm->outboxes;
@@ -408,7 +439,7 @@ enum status comm_send_small(struct comm *comm, struct collective *collective, in
     header->bytes = (uint32_t)bytes;
     if (!is_near(comm, peer))
         return send_on_network(comm, collective, peer, header, payload);
-    if (comm->outbox[peer].waiting.first == NULL) {
+    if (comm->outbox[peer].small.first == NULL) {
         unsigned char encoded[WIRE_HEADER_BYTES];
         wire_encode(header, encoded);
         if (node_send(comm->node, peer, encoded, payload, bytes) == STATUS_OK)
@@ -490,6 +521,10 @@ static enum status task_done(struct comm *comm, struct task *task)
     task->flying = false;
     task_remove(&comm->flying, task);
     comm->receiving -= task->kind == TASK_RECEIVE;
+    if (task->kind == TASK_SEND) {
+        comm->sending--;
+        comm->outbox[task->peer].flying -= task->bytes;
+    }
     if (task->transfer.status < 0) {
         const enum status status = task->transfer.status;
         const int peer = task->peer;
@@ -906,6 +941,9 @@ enum status comm_open(const struct comm_request *request, struct comm **out)
     comm->deadline = request->deadline > 0 ? request->deadline : DEFAULT_DEADLINE;
     comm->node = request->transport->node;
     comm->mixed = request->transport->mixed;
+    comm->ahead = comm->transport->ahead > 0 ? comm->transport->ahead : DEFAULT_AHEAD;
+    comm->sends = comm->transport->sends > 0 ? comm->transport->sends : SENDS;
+    comm->receives_ahead = comm->transport->receives > 0 ? comm->transport->receives : YOUNG_RECEIVES;
     comm->network_bytes = eager_bytes(comm);
     comm->small_bytes = uses_network(comm) ? comm->network_bytes : 0;
     if (comm->node != NULL && comm->small_bytes < WIRE_HEADER_BYTES + NODE_EAGER)
@@ -946,8 +984,9 @@ void comm_close(struct comm *comm)
     free_tasks(comm, &comm->flying, shared);
     for (int peer = 0; comm->outbox != NULL && peer < size; peer++) {
         if (comm->outbox[peer].open != NULL)
-            task_append(&comm->outbox[peer].waiting, comm->outbox[peer].open);
-        free_tasks(comm, &comm->outbox[peer].waiting, shared);
+            task_append(&comm->outbox[peer].small, comm->outbox[peer].open);
+        free_tasks(comm, &comm->outbox[peer].small, shared);
+        free_tasks(comm, &comm->outbox[peer].payload, shared);
     }
     free_tasks(comm, &comm->pool, shared);
     free_tasks(comm, &comm->receives, shared);

@@ -25,7 +25,7 @@ struct fabric_choice {
     const char *provider; /* as libfabric spells it     */
     enum fabric_family family;
     size_t eager_limit, segment;
-    unsigned window;
+    unsigned window, ahead;
     bool with_node; /* the workers of a node use its memory instead */
 };
 

@@ -176,6 +176,15 @@ static enum status address_read(struct fabric *fabric, const char *source, struc
     return STATUS_OK;
 }
 
+/* Within the provider's queues: some places stay free for small messages, half of the receives for the pool and for
+ * whoever must not wait. */
+static void queue_limits(struct fabric *fabric)
+{
+    const size_t sends = fabric->info->tx_attr->size, receives = fabric->info->rx_attr->size;
+    fabric->transport.sends = sends > 4096 ? 4096 : sends > 16 ? (int)sends - 8 : 8;
+    fabric->transport.receives = receives > 4096 ? 2048 : receives > 16 ? (int)(receives / 2) : 8;
+}
+
 /* Everything up to the address, alone. */
 static enum status open_alone(struct fabric *fabric, const struct fabric_request *request,
                               const struct fabric_survey *survey, struct card *card)
@@ -187,6 +196,7 @@ static enum status open_alone(struct fabric *fabric, const struct fabric_request
     if (fabric->family == FAMILY_SHARED_MEMORY)
         job_remove_stale((long)getpid());
     TRY(provider_find(fabric, fabric->provider, source));
+    queue_limits(fabric);
     TRY(endpoint_open(fabric));
     return address_read(fabric, source, card);
 }
@@ -348,7 +358,8 @@ static enum status fabric_create(struct job *job, const struct fabric_choice *ch
                                            .size = job_size(job),
                                            .eager_limit = choice->eager_limit,
                                            .segment = choice->segment,
-                                           .window = choice->window};
+                                           .window = choice->window,
+                                           .ahead = choice->ahead};
     void *peers;
     TRY(memory_zeroed(&peers, (size_t)job_size(job), sizeof(fi_addr_t)));
     fabric->peers = peers;

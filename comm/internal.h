@@ -54,10 +54,11 @@ void task_append(struct task_list *list, struct task *task);
 void task_remove(struct task_list *list, struct task *task);
 
 /* What waits for room in the transport. Nothing waits behind what it would be waited for by: sends to one peer not
- * behind those to another, grants and payload not behind receives, and small messages find room before further payload
- * is asked for. */
+ * behind those to another, grants and payload not behind receives, and small messages not behind payload: of that no more
+ * is handed over than keeps a connection busy, since a grant that comes late stops the other direction. */
 struct outbox {
-    struct task_list waiting;
+    struct task_list small, payload;
+    size_t flying;       /* bytes of payload handed to the transport and not yet reported */
     struct outbox *next; /* of those in which something waits                          */
     bool listed;
     struct task *open; /* small messages of one collective that will travel together */
@@ -107,6 +108,8 @@ struct comm {
     void *note_context;
     size_t segment;
     unsigned window;
+    size_t ahead;              /* segments handed to the transport for one peer */
+    int sends, receives_ahead; /* payload under way at most, and granted receives unless they are the oldest's */
     double deadline;
     size_t scratch; /* bytes that a call's scratch planes may take */
 
@@ -127,7 +130,7 @@ struct comm {
     struct outbox *open;             /* those with an open message                                 */
     struct task_list pool, receives; /* receives that find no room                                 */
     struct task_list flying;         /* handed to the transport                                    */
-    int receiving;                   /* granted receives among them                                */
+    int receiving, sending;          /* granted receives among them, and payload                   */
     struct task_list loose;          /* reductions whose data lie in the message just taken        */
     struct task_list spare;          /* reusable tasks                                             */
     void **small_spare;              /* reusable buffers of small messages                         */

@@ -50,7 +50,7 @@ bool node_reads(const struct node *node);
 /* A worker's number (its rank in the job, as everywhere here) is a neighbour's, or our own. */
 bool node_has(const struct node *node, int peer);
 int node_workers(const struct node *node); /* the neighbours and this one */
-void node_close(struct node *node); /* accepts NULL; frees the arenas, too */
+void node_close(struct node *node);        /* accepts NULL; frees the arenas, too */
 
 /* --- small messages --- */
 

@@ -59,15 +59,18 @@ struct node;
 
 struct transport {
     const struct transport_ops *ops;
-    const char *name;  /* as users type it: "shm", "tcp", "loopback" */
-    struct node *node; /* memory shared with the workers of this node (node.h): to them nothing need be sent; closed with
+    const char *name; /* as users type it: "shm", "tcp", "loopback" */
+    struct node
+        *node;  /* memory shared with the workers of this node (node.h): to them nothing need be sent; closed with
                           the transport; NULL: none */
-    bool mixed;        /* some workers share memory with some, and others are elsewhere; alike on all workers. Else those
+    bool mixed; /* some workers share memory with some, and others are elsewhere; alike on all workers. Else those
                           of `node` are all */
     int rank, size;
     size_t eager_limit; /* messages up to this travel best without the receiver's grant (bytes, with our header) */
     size_t segment;     /* bytes of a segment, and receives posted ahead, that serve it best; 0: no opinion      */
-    unsigned window;
+    unsigned window,
+        ahead; /* ahead: segments that it should hold for one peer, before which small messages can't pass; 0 */
+    int sends, receives; /* of payload that should be under way at most, within its queues; 0: no opinion         */
 };
 
 struct job;
