@@ -89,11 +89,22 @@ static bool is_stopped(long pid)
 /* A worker that waited in vain may blame one that waits itself: if some worker is stopped, that one is at fault. */
 static int stopped_rank(const struct launcher *launcher)
 {
-    for (int rank = 0; rank < launcher->size; rank++)
-        if (launcher->members[rank].state == MEMBER_JOINED &&
-            strcmp(launcher->members[rank].host, launcher->host) == 0 && is_stopped(launcher->members[rank].joined_pid))
+    for (int rank = 0; rank < launcher->size; rank++) {
+        const struct member *member = &launcher->members[rank];
+        const long pid = member->joined_pid > 0 ? member->joined_pid : (long)member->pid;
+        if (member->state != MEMBER_LEFT && pid > 0 && strcmp(member->host, launcher->host) == 0 && is_stopped(pid))
             return rank;
+    }
     return -1;
+}
+
+bool inquiry_add_stopped(const struct launcher *launcher, struct text *text)
+{
+    const int stopped = stopped_rank(launcher);
+    if (stopped >= 0)
+        text_addf(text, " (rank %d on %s is stopped: SIGCONT would let it go on)", stopped,
+                  launcher->members[stopped].host);
+    return stopped >= 0;
 }
 
 static bool says_nothing(const struct member *member)
@@ -127,11 +138,8 @@ static bool add_ranks(const struct launcher *launcher, bool (*holds)(const struc
 
 static void add_culprit(const struct launcher *launcher, struct text *text)
 {
-    const int stopped = stopped_rank(launcher);
-    if (stopped >= 0)
-        text_addf(text, " (rank %d on %s is stopped: SIGCONT would let it go on)", stopped,
-                  launcher->members[stopped].host);
-    else if (!add_ranks(launcher, says_nothing, "does not answer: stopped, hanging, or its connection is lost", text))
+    if (!inquiry_add_stopped(launcher, text) &&
+        !add_ranks(launcher, says_nothing, "does not answer: stopped, hanging, or its connection is lost", text))
         (void)add_ranks(launcher, waits_for_nobody, "answers, and waits for nobody: it computes, or calls nothing more",
                         text);
 }

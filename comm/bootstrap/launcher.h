@@ -140,6 +140,8 @@ enum status inquiry_answer(struct member *member, const struct control_frame *fr
 /* Heartbeats, and the end of an inquiry: the verdict gets its culprit, and the name of a file with all answers. */
 void inquiry_check(struct launcher *launcher);
 uint64_t inquiry_next_deadline(const struct launcher *launcher);
+/* Appends which worker of this host is stopped (SIGSTOP); false: none is. */
+bool inquiry_add_stopped(const struct launcher *launcher, struct text *text);
 /* --- ending.c --- */
 
 /* Note a reason to end the job; the first certain one stands. `rank` -1: nobody's failure. */

@@ -547,15 +547,17 @@ static void check_join(struct launcher *launcher)
 {
     if (!deadline_passed(launcher->join_due))
         return;
-    struct text ranks = {.length = 0};
+    struct text ranks = {.length = 0}, stopped = {.length = 0};
     name_ranks(launcher, has_not_joined, &ranks);
+    (void)inquiry_add_stopped(launcher, &stopped);
     verdict_give(launcher, VERDICT_CERTAIN, STATUS_TIMEOUT, -1, 1,
                  launcher->hosted
                      ? "%s, awaited by rank 0 on %s: not joined within %.3g s: see whether they were started "
-                       "and can reach it, or raise the deadline"
+                       "and can reach it, or raise the deadline%s"
                      : "%s on %s: not joined within %.3g s of the first: see whether the host is "
-                       "overloaded, or raise the deadline",
-                 text_string(&ranks), launcher->host, launcher->deadline);
+                       "overloaded, or raise the deadline%s",
+                 text_string(&ranks), launcher->host, launcher->deadline, text_string(&stopped));
+    text_release(&stopped);
     text_release(&ranks);
     launcher->join_due = NEVER;
 }
@@ -574,15 +576,26 @@ static void check_gather(struct launcher *launcher)
     struct gather *gather = &launcher->gather;
     if (!deadline_passed(gather->due))
         return;
-    struct text ranks = {.length = 0};
+    struct text ranks = {.length = 0}, stopped = {.length = 0};
     name_ranks(launcher, has_not_arrived, &ranks);
+    (void)inquiry_add_stopped(launcher, &stopped);
     verdict_give(
         launcher, VERDICT_CERTAIN, STATUS_TIMEOUT, -1, 1,
-        "%s on %s: not at %s %lu within %.3g s of rank %d: stopped, hanging or slow; raise the deadline if slow",
+        "%s on %s: not at %s %lu within %.3g s of rank %d: stopped, hanging or slow; raise the deadline if slow%s",
         text_string(&ranks), missing_host(launcher), gather->bytes > 0 ? "all-gather" : "barrier",
-        (unsigned long)gather->sequence, launcher->members[gather->first].patience, gather->first);
+        (unsigned long)gather->sequence, launcher->members[gather->first].patience, gather->first,
+        text_string(&stopped));
+    text_release(&stopped);
     text_release(&ranks);
     gather->due = NEVER;
+}
+
+/* When a connection without a greeting is given up. While workers are awaited, a silent one may be of one that is stopped,
+ * which is named when they should have come. */
+static uint64_t stranger_due(const struct launcher *launcher, const struct stranger *stranger)
+{
+    const bool awaited = !launcher->hosted && !stranger->connection.ended && launcher->joined < launcher->size;
+    return stranger->connection.fd < 0 || awaited ? NEVER : stranger->due;
 }
 
 void members_check_deadlines(struct launcher *launcher)
@@ -591,7 +604,7 @@ void members_check_deadlines(struct launcher *launcher)
         check_lost(launcher, i);
     for (int i = 0; i < launcher->size + STRANGERS; i++) {
         struct stranger *stranger = &launcher->strangers[i];
-        if (stranger->connection.fd >= 0 && deadline_passed(stranger->due))
+        if (deadline_passed(stranger_due(launcher, stranger)))
             turn_away(launcher, stranger,
                       stranger->connection.ended ? CLOSED : "it said nothing, or not all of a greeting");
     }
@@ -610,8 +623,9 @@ uint64_t members_next_deadline(const struct launcher *launcher)
             next = launcher->members[i].lost_due;
     }
     for (int i = 0; i < launcher->size + STRANGERS; i++) {
-        if (launcher->strangers[i].connection.fd >= 0 && launcher->strangers[i].due < next)
-            next = launcher->strangers[i].due;
+        const uint64_t due = stranger_due(launcher, &launcher->strangers[i]);
+        if (due < next)
+            next = due;
     }
     return next;
 }

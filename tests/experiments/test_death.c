@@ -266,6 +266,18 @@ Test(death, a_worker_killed_before_it_greets_is_named)
     end_before_greeting("connect; kill -9 $$", "sleep 100", 0, "killed by signal 9");
 }
 
+Test(death, a_worker_stopped_before_it_greets_is_named)
+{
+    struct outcome outcome;
+    script_run("exec \"$CHORALE\" run -n 2 --deadline=1.5 -- bash -c 'if [ $RANK = 0 ]; then exec "
+               "3<>/dev/tcp/${CHORALE_CONTROL/:/\\/}; kill -STOP $$; fi; exec \"$CHORALE\" bench --deadline=1.5'",
+               &outcome);
+    cr_expect_eq(outcome.exit_code, 1);
+    expect_one_line(&outcome, "stopped before it greets");
+    cr_expect(contains(outcome.err, "rank 0 on ") && contains(outcome.err, "is stopped"), "%s", outcome.err);
+    outcome_release(&outcome);
+}
+
 Test(death, a_worker_with_other_calls_is_found_out)
 {
     struct outcome outcome;
