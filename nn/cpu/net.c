@@ -153,10 +153,12 @@ static enum status make_weights_conv(struct net *net, const struct node *node, s
 static bool takes_winograd(const struct net *net, const struct node *node, struct work *work)
 {
     const struct layer *layer = layer_of(net, node);
-    work->winograd =
-        (struct winograd){.source = input_of(net, node), .result = output_of(net, node), .threads = net->threads};
-    if (layer->kernel == 3 && layer->stride == 1 && layer->padding == 1)
-        work->winograd.tile = winograd_tile(work->winograd.source, work->winograd.result);
+    work->winograd = (struct winograd){.source = input_of(net, node),
+                                       .result = output_of(net, node),
+                                       .stride = layer->stride,
+                                       .threads = net->threads};
+    if (layer->kernel == 3 && layer->padding == 1)
+        work->winograd.tile = winograd_tile(work->winograd.source, work->winograd.result, layer->stride);
     return work->winograd.tile > 0;
 }
 

@@ -1,9 +1,12 @@
 /* winograd.c - see winograd.h. Transforms in one dimension first, then tiles, products, and the three directions. */
 #include "nn/cpu/winograd.h"
 
-#include <string.h>
-
 #include "base/memory.h"
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -21,12 +24,48 @@ enum { LINE = 16 }; /* floats of a cache line */
 #define AT(p) (*(v8 *)(p))
 #define READ(p) (*(const v8 *)(p))
 
-/* ---- transforms of one line: `in` and `out` have elements `stride` vectors apart ---- */
+/* ---- schemes ---- */
 
-BODY void line_source(int m, const v8 *in, v8 *out, int stride) /* B': m+2 -> m+2 */
+/* Which sums a tile has; always known where code is compiled. */
+enum scheme {
+    TWO,  /* F(2, 3)                                                                                         */
+    FOUR, /* F(4, 3)                                                                                         */
+    HALF  /* stride 2: outer taps fall on odd pixels, F(2, 2); the middle one on even pixels, two products of the same
+             weight */
+};
+
+/* Sides of a tile. Turned: by data, where a tile of the result's gradient gives one of the source's. */
+#define POINTS_SIDE(s) ((s) == TWO ? 4 : (s) == FOUR ? 6 : 5)
+#define WEIGHTS_SIDE(s) ((s) == FOUR ? 6 : 4)
+#define RESULT_SIDE(s) ((s) == FOUR ? 4 : 2)
+#define READ_SIDE(s, turned) ((s) == HALF && (turned) ? 3 : POINTS_SIDE(s))
+#define READ_STEP(s, turned) ((s) == FOUR || ((s) == HALF && !(turned)) ? 4 : 2)
+#define READ_BEFORE(s, turned) ((s) == HALF && (turned) ? 0 : 1)
+#define WRITE_SIDE(s, turned) ((s) == FOUR || ((s) == HALF && (turned)) ? 4 : 2)
+
+/* Which of the transformed weights a point takes. */
+static size_t weight_of(enum scheme scheme, size_t point)
+{
+    if (scheme != HALF)
+        return point;
+    size_t row = point / 5, column = point % 5;
+    return (row < 4 ? row : 3) * 4 + (column < 4 ? column : 3);
+}
+
+/* ---- transforms of one line: `in` and `out` have elements `stride` vectors apart, and may be the same ---- */
+
+BODY void line_source(enum scheme scheme, const v8 *in, v8 *out, int stride) /* B' */
 {
     const v8 x0 = in[0], x1 = in[stride], x2 = in[2 * stride], x3 = in[3 * stride];
-    if (m == 2) {
+    if (scheme == HALF) {
+        out[2 * stride] = in[4 * stride] - x2;
+        out[0] = x0 - x2;
+        out[stride] = x2;
+        out[3 * stride] = x1;
+        out[4 * stride] = x3;
+        return;
+    }
+    if (scheme == TWO) {
         out[0] = x0 - x2;
         out[stride] = x1 + x2;
         out[2 * stride] = x2 - x1;
@@ -43,10 +82,30 @@ BODY void line_source(int m, const v8 *in, v8 *out, int stride) /* B': m+2 -> m+
     out[5 * stride] = 4.0F * (x1 - x3) + (x5 - x3);
 }
 
-BODY void line_result(int m, const v8 *in, v8 *out, int stride) /* A': m+2 -> m */
+BODY void line_source_turned(enum scheme scheme, const v8 *in, v8 *out, int stride)
 {
+    if (scheme != HALF) {
+        line_source(scheme, in, out, stride);
+        return;
+    }
+    const v8 x0 = in[0], x1 = in[stride], x2 = in[2 * stride];
+    out[0] = x0 - x1;
+    out[stride] = x1;
+    out[2 * stride] = x2 - x1;
+    out[3 * stride] = x0;
+    out[4 * stride] = x1;
+}
+
+BODY void line_result(enum scheme scheme, const v8 *in, v8 *out, int stride) /* A' */
+{
+    if (scheme == HALF) {
+        const v8 middle = in[stride];
+        out[0] = in[0] + middle + in[3 * stride];
+        out[stride] = middle + in[2 * stride] + in[4 * stride];
+        return;
+    }
     const v8 p = in[stride] + in[2 * stride], q = in[stride] - in[2 * stride];
-    if (m == 2) {
+    if (scheme == TWO) {
         out[0] = in[0] + p;
         out[stride] = q - in[3 * stride];
         return;
@@ -59,10 +118,29 @@ BODY void line_result(int m, const v8 *in, v8 *out, int stride) /* A': m+2 -> m 
     out[3 * stride] = q + 8.0F * s + last;
 }
 
-BODY void line_gradient(int m, const v8 *in, v8 *out, int stride) /* A: m -> m+2 */
+BODY void line_result_turned(enum scheme scheme, const v8 *in, v8 *out, int stride)
+{
+    if (scheme != HALF) {
+        line_result(scheme, in, out, stride);
+        return;
+    }
+    const v8 first = in[0] + in[stride], second = in[stride] + in[2 * stride];
+    out[0] = in[3 * stride];
+    out[stride] = first;
+    out[2 * stride] = in[4 * stride];
+    out[3 * stride] = second;
+}
+
+BODY void line_gradient(enum scheme scheme, const v8 *in, v8 *out, int stride) /* A */
 {
     const v8 x0 = in[0], x1 = in[stride];
-    if (m == 2) {
+    if (scheme == HALF) {
+        out[0] = out[3 * stride] = x0;
+        out[stride] = x0 + x1;
+        out[2 * stride] = out[4 * stride] = x1;
+        return;
+    }
+    if (scheme == TWO) {
         out[0] = x0;
         out[stride] = x0 + x1;
         out[2 * stride] = x0 - x1;
@@ -79,11 +157,16 @@ BODY void line_gradient(int m, const v8 *in, v8 *out, int stride) /* A: m -> m+2
     out[5 * stride] = x3;
 }
 
-BODY void line_weights(int m, const v8 *in, v8 *out, int stride) /* G: 3 -> m+2 */
+BODY void line_weights(enum scheme scheme, const v8 *in, v8 *out, int stride) /* G */
 {
     const v8 w0 = in[0], w1 = in[stride], w2 = in[2 * stride];
     out[0] = w0;
-    if (m == 2) {
+    if (scheme == HALF) {
+        out[stride] = w0 + w2;
+        out[3 * stride] = w1;
+        return;
+    }
+    if (scheme == TWO) {
         out[stride] = 0.5F * (w0 + w2 + w1);
         out[2 * stride] = 0.5F * (w0 + w2 - w1);
         out[3 * stride] = w2;
@@ -99,10 +182,17 @@ BODY void line_weights(int m, const v8 *in, v8 *out, int stride) /* G: 3 -> m+2 
     out[5 * stride] = w2;
 }
 
-BODY void line_weights_gradient(int m, const v8 *in, v8 *out, int stride) /* G': m+2 -> 3 */
+BODY void line_weights_gradient(enum scheme scheme, const v8 *in, v8 *out, int stride) /* G' */
 {
+    if (scheme == HALF) {
+        const v8 both = in[stride], end = in[2 * stride];
+        out[0] = in[0] + both;
+        out[stride] = in[3 * stride];
+        out[2 * stride] = both + end;
+        return;
+    }
     const v8 p = in[stride] + in[2 * stride], q = in[2 * stride] - in[stride];
-    if (m == 2) {
+    if (scheme == TWO) {
         const v8 last = in[3 * stride];
         out[0] = in[0] + 0.5F * p;
         out[stride] = -0.5F * q;
@@ -116,44 +206,47 @@ BODY void line_weights_gradient(int m, const v8 *in, v8 *out, int stride) /* G':
 }
 
 /* Both dimensions: `from` x `from` vectors, rows MOST_SIDE apart, become `to` x `to`. */
-#define BOTH(line, m, tile, from, to)                                                                                  \
+#define BOTH(line, scheme, tile, from, to)                                                                             \
     do {                                                                                                               \
-        UNROLL for (int k = 0; k < (from); k++) line(m, (tile) + k, (tile) + k, MOST_SIDE);                            \
-        UNROLL for (int k = 0; k < (to); k++) line(m, (tile) + k * MOST_SIDE, (tile) + k * MOST_SIDE, 1);              \
+        const int from_side = (from), to_side = (to);                                                                  \
+        UNROLL for (int k = 0; k < from_side; k++) line(scheme, (tile) + k, (tile) + k, MOST_SIDE);                    \
+        UNROLL for (int k = 0; k < to_side; k++) line(scheme, (tile) + k * MOST_SIDE, (tile) + k * MOST_SIDE, 1);      \
     } while (0)
 
 /* ---- tiles ---- */
 
 /* The tiles of an image, or of all images one after the other. */
 struct grid {
-    int m;
+    enum scheme scheme;
     size_t rows, columns, tiles;
 };
+
+static enum scheme scheme_of(const struct winograd *winograd)
+{
+    if (winograd->stride == 2)
+        return HALF;
+    return winograd->tile == 2 ? TWO : FOUR;
+}
 
 static struct grid grid_of(const struct winograd *winograd)
 {
     const struct value *value = winograd->result;
     size_t m = (size_t)winograd->tile, rows = (value->height + m - 1) / m, columns = (value->width + m - 1) / m;
     return (struct grid){
-        .m = winograd->tile, .rows = rows, .columns = columns, .tiles = rows * columns * value->images};
+        .scheme = scheme_of(winograd), .rows = rows, .columns = columns, .tiles = rows * columns * value->images};
 }
 
-/* Where a tile lies: first float of its image's block, and its first row and column. */
+/* Where a tile lies, with `step` pixels from tile to tile. */
 struct spot {
     size_t image, y, x;
 };
 
-static struct spot spot_of(const struct grid *grid, size_t tile)
+static struct spot spot_of(const struct grid *grid, size_t tile, size_t step)
 {
     size_t within = tile % (grid->rows * grid->columns);
     return (struct spot){.image = tile / (grid->rows * grid->columns),
-                         .y = within / grid->columns * (size_t)grid->m,
-                         .x = within % grid->columns * (size_t)grid->m};
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
+                         .y = within / grid->columns * step,
+                         .x = within % grid->columns * step};
 }
 
 /* side x side pixels from (y - before, x - before) on; zeros outside the image. */
@@ -209,41 +302,51 @@ BODY void load_points(const float *from, size_t point, int side, v8 *tile)
     }
 }
 
-/* Tiles [first, first + count) of one block of channels. */
-BODY void source_tiles(int m, const struct grid *grid, const struct value *value, const float *data, size_t block,
-                       size_t first, const struct matrix *to)
+/* Tiles of one block of channels, from number `first` on: as many as the matrix has. */
+BODY void source_tiles(enum scheme scheme, bool turned, const struct grid *grid, const struct value *value,
+                       const float *data, size_t block, size_t first, const struct matrix *to)
 {
     for (size_t t = 0; t < to->tiles; t++) {
         v8 tile[MOST_POINTS];
-        struct spot spot = spot_of(grid, first + t);
-        read_tile(value, data + value_offset(value, spot.image, block), &spot, m + 2, 1, tile);
-        BOTH(line_source, m, tile, m + 2, m + 2);
-        store_points(tile, m + 2, to->data + (block * to->tiles + t) * WIDTH, to->point);
+        struct spot spot = spot_of(grid, first + t, READ_STEP(scheme, turned));
+        read_tile(value, data + value_offset(value, spot.image, block), &spot, READ_SIDE(scheme, turned),
+                  READ_BEFORE(scheme, turned), tile);
+        if (turned)
+            BOTH(line_source_turned, scheme, tile, READ_SIDE(scheme, true), POINTS_SIDE(scheme));
+        else
+            BOTH(line_source, scheme, tile, READ_SIDE(scheme, false), POINTS_SIDE(scheme));
+        store_points(tile, POINTS_SIDE(scheme), to->data + (block * to->tiles + t) * WIDTH, to->point);
     }
 }
 
-BODY void gradient_tiles(int m, const struct grid *grid, const struct value *value, const float *data, size_t block,
-                         size_t first, const struct matrix *to)
+BODY void gradient_tiles(enum scheme scheme, const struct grid *grid, const struct value *value, const float *data,
+                         size_t block, size_t first, const struct matrix *to)
 {
     for (size_t t = 0; t < to->tiles; t++) {
         v8 tile[MOST_POINTS];
-        struct spot spot = spot_of(grid, first + t);
-        read_tile(value, data + value_offset(value, spot.image, block), &spot, m, 0, tile);
-        BOTH(line_gradient, m, tile, m, m + 2);
-        store_points(tile, m + 2, to->data + (block * to->tiles + t) * WIDTH, to->point);
+        struct spot spot = spot_of(grid, first + t, RESULT_SIDE(scheme));
+        read_tile(value, data + value_offset(value, spot.image, block), &spot, RESULT_SIDE(scheme), 0, tile);
+        BOTH(line_gradient, scheme, tile, RESULT_SIDE(scheme), POINTS_SIDE(scheme));
+        store_points(tile, POINTS_SIDE(scheme), to->data + (block * to->tiles + t) * WIDTH, to->point);
     }
 }
 
-BODY void result_tiles(int m, const struct grid *grid, const struct value *value, float *data, size_t block,
-                       size_t first, const struct matrix *from)
+BODY void result_tiles(enum scheme scheme, bool turned, const struct grid *grid, const struct value *value, float *data,
+                       size_t block, size_t first, const struct matrix *from)
 {
+    const size_t side = WRITE_SIDE(scheme, turned);
     for (size_t t = 0; t < from->tiles; t++) {
         v8 tile[MOST_POINTS];
-        struct spot spot = spot_of(grid, first + t);
-        load_points(from->data + (block * from->tiles + t) * WIDTH, from->point, m + 2, tile);
-        BOTH(line_result, m, tile, m + 2, m);
+        struct spot spot = spot_of(grid, first + t, side);
+        load_points(from->data + (block * from->tiles + t) * WIDTH, from->point, POINTS_SIDE(scheme), tile);
+        if (turned)
+            BOTH(line_result_turned, scheme, tile, POINTS_SIDE(scheme), WRITE_SIDE(scheme, true));
+        else
+            BOTH(line_result, scheme, tile, POINTS_SIDE(scheme), WRITE_SIDE(scheme, false));
+        if (spot.y >= value->height || spot.x >= value->width)
+            continue;
         float *pixel = data + value_offset(value, spot.image, block) + (spot.y * value->width + spot.x) * WIDTH;
-        size_t rows = smaller((size_t)m, value->height - spot.y), columns = smaller((size_t)m, value->width - spot.x);
+        size_t rows = smaller(side, value->height - spot.y), columns = smaller(side, value->width - spot.x);
         for (size_t i = 0; i < rows; i++) {
             for (size_t j = 0; j < columns; j++)
                 AT(pixel + (i * value->width + j) * WIDTH) = tile[i * MOST_SIDE + j];
@@ -280,7 +383,7 @@ BODY void transpose8(v8 *row)
 
 /* Two blocks of weights, (3, 3, 8 i, 8 o) each, become eight rows of a panel. Turned: the blocks' rows are o and their
  * lanes i, which are exchanged, and the taps are in reverse. */
-BODY void panel_rows(int m, const float *const *block, bool turned, float *to, size_t point)
+BODY void panel_rows(enum scheme scheme, const float *const *block, bool turned, float *to, size_t point)
 {
     v8 row[HALVES][TAPS][WIDTH];
     for (int half = 0; half < HALVES; half++) {
@@ -299,8 +402,8 @@ BODY void panel_rows(int m, const float *const *block, bool turned, float *to, s
             {
                 tile[tap / KERNEL * MOST_SIDE + tap % KERNEL] = row[half][tap][i];
             }
-            BOTH(line_weights, m, tile, KERNEL, m + 2);
-            store_points(tile, m + 2, to + i * PANEL + half * WIDTH, point);
+            BOTH(line_weights, scheme, tile, KERNEL, WEIGHTS_SIDE(scheme));
+            store_points(tile, WEIGHTS_SIDE(scheme), to + i * PANEL + half * WIDTH, point);
         }
     }
 }
@@ -311,7 +414,8 @@ struct direction {
     bool turned; /* by data */
 };
 
-BODY void panel(int m, const struct direction *way, const float *weights, size_t number, float *to, size_t point)
+BODY void panel(enum scheme scheme, const struct direction *way, const float *weights, size_t number, float *to,
+                size_t point)
 {
     size_t in_blocks = way->in->channels / WIDTH, out_blocks = way->out->channels / WIDTH;
     for (size_t i = 0; i < in_blocks; i++) {
@@ -320,17 +424,19 @@ BODY void panel(int m, const struct direction *way, const float *weights, size_t
             size_t o = number * HALVES + half;
             block[half] = weights + (way->turned ? i * out_blocks + o : o * in_blocks + i) * TAPS * WIDTH * WIDTH;
         }
-        panel_rows(m, block, way->turned, to + (number * in_blocks + i) * WIDTH * PANEL, point);
+        panel_rows(scheme, block, way->turned, to + (number * in_blocks + i) * WIDTH * PANEL, point);
     }
 }
 
-TARGET static void transform_panel(int m, const struct direction *way, const float *weights, size_t number, float *to,
-                                   size_t point)
+TARGET static void transform_panel(enum scheme scheme, const struct direction *way, const float *weights, size_t number,
+                                   float *to, size_t point)
 {
-    if (m == 2)
-        panel(2, way, weights, number, to, point);
+    if (scheme == TWO)
+        panel(TWO, way, weights, number, to, point);
+    else if (scheme == FOUR)
+        panel(FOUR, way, weights, number, to, point);
     else
-        panel(4, way, weights, number, to, point);
+        panel(HALF, way, weights, number, to, point);
 }
 
 /* ---- products ---- */
@@ -433,9 +539,14 @@ bool winograd_runs(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-static size_t points_of(const struct winograd *winograd)
+static size_t points_of(enum scheme scheme)
 {
-    return (size_t)((winograd->tile + 2) * (winograd->tile + 2));
+    return (size_t)(POINTS_SIDE(scheme) * POINTS_SIDE(scheme));
+}
+
+static size_t weight_points_of(enum scheme scheme)
+{
+    return (size_t)(WEIGHTS_SIDE(scheme) * WEIGHTS_SIDE(scheme));
 }
 
 /* Tiles that are worked on at a time, measured on Zen 3: by weights, longer sums are better than a stay in L2. */
@@ -464,10 +575,12 @@ static size_t chunk_stride(const struct winograd *winograd, size_t chunk)
 
 enum status winograd_scratch(const struct winograd *winograd, size_t *count)
 {
-    size_t workers = 0, sums = chunk_stride(winograd, chunk_of(winograd, true));
+    const enum scheme scheme = scheme_of(winograd);
+    size_t workers = 0, weights = 0, sums = chunk_stride(winograd, chunk_of(winograd, true));
     if (!checked_multiply(chunk_stride(winograd, chunk_of(winograd, false)), (size_t)winograd->threads, &workers) ||
-        !checked_add(weights_stride(winograd), sums > workers ? sums : workers, count) ||
-        !checked_multiply(*count, points_of(winograd), count))
+        !checked_multiply(weights_stride(winograd), weight_points_of(scheme), &weights) ||
+        !checked_multiply(sums > workers ? sums : workers, points_of(scheme), count) ||
+        !checked_add(*count, weights, count))
         return fail(STATUS_USAGE, "a batch of %zu images is too large", winograd->source->images);
     return STATUS_OK;
 }
@@ -484,44 +597,49 @@ struct pass {
     float *output;
 };
 
-BODY void convolve_chunk(int m, const struct pass *pass, size_t first, size_t count, float *scratch)
+BODY void convolve_chunk(enum scheme scheme, bool turned, const struct pass *pass, size_t first, size_t count,
+                         float *scratch)
 {
-    const size_t in = pass->way.in->channels, out = pass->way.out->channels, points = points_of(pass->winograd);
+    const size_t in = pass->way.in->channels, out = pass->way.out->channels, points = points_of(scheme);
     const size_t stride = weights_stride(pass->winograd);
     const struct matrix v = {.data = scratch, .tiles = count, .point = point_stride(in * count)};
     const struct matrix y = {.data = scratch + points * v.point, .tiles = count, .point = point_stride(out * count)};
     for (size_t block = 0; block < in / WIDTH; block++)
-        source_tiles(m, &pass->grid, pass->way.in, pass->input, block, first, &v);
+        source_tiles(scheme, turned, &pass->grid, pass->way.in, pass->input, block, first, &v);
     for (size_t k = 0; k < points; k++) {
         for (size_t o = 0; o < out; o += PANEL)
-            product(in, count, v.data + k * v.point, pass->transformed + k * stride + o * in,
+            product(in, count, v.data + k * v.point, pass->transformed + weight_of(scheme, k) * stride + o * in,
                     y.data + k * y.point + o * count);
     }
     for (size_t block = 0; block < out / WIDTH; block++)
-        result_tiles(m, &pass->grid, pass->way.out, pass->output, block, first, &y);
+        result_tiles(scheme, turned, &pass->grid, pass->way.out, pass->output, block, first, &y);
 }
 
 TARGET static void convolve_tiles(const struct pass *pass, size_t first, size_t count, float *scratch)
 {
-    if (pass->grid.m == 2)
-        convolve_chunk(2, pass, first, count, scratch);
+    if (pass->grid.scheme == TWO) /* symmetric: turned or not, tiles are the same */
+        convolve_chunk(TWO, false, pass, first, count, scratch);
+    else if (pass->grid.scheme == FOUR)
+        convolve_chunk(FOUR, false, pass, first, count, scratch);
+    else if (pass->way.turned)
+        convolve_chunk(HALF, true, pass, first, count, scratch);
     else
-        convolve_chunk(4, pass, first, count, scratch);
+        convolve_chunk(HALF, false, pass, first, count, scratch);
 }
 
 static void convolve(const struct winograd *winograd, struct pass *pass, float *scratch)
 {
     const size_t stride = weights_stride(winograd), chunk = chunk_of(winograd, false);
-    const size_t lent = chunk_stride(winograd, chunk) * points_of(winograd);
     pass->winograd = winograd;
     pass->grid = grid_of(winograd);
     pass->transformed = scratch;
-    scratch += stride * points_of(winograd);
+    const size_t lent = chunk_stride(winograd, chunk) * points_of(pass->grid.scheme);
+    scratch += stride * weight_points_of(pass->grid.scheme);
     const size_t tiles = pass->grid.tiles, chunks = (tiles + chunk - 1) / chunk, threads = (size_t)winograd->threads;
     int panels = (int)(pass->way.out->channels / PANEL), workers = winograd->threads;
 #pragma omp parallel for schedule(static) num_threads(workers)
     for (int k = 0; k < panels; k++)
-        transform_panel(pass->grid.m, &pass->way, pass->weights, (size_t)k, pass->transformed, stride);
+        transform_panel(pass->grid.scheme, &pass->way, pass->weights, (size_t)k, pass->transformed, stride);
 #pragma omp parallel for schedule(static) num_threads(workers)
     for (int worker = 0; worker < workers; worker++) {
         size_t end = chunks * ((size_t)worker + 1) / threads;
@@ -552,34 +670,62 @@ void winograd_backward_data(const struct winograd *winograd, const float *result
 
 /* ---- backward by weights ---- */
 
+/* A chunk of tiles, transformed. */
+struct chunk {
+    const struct winograd *winograd;
+    struct grid grid;
+    const float *source, *gradient;
+    size_t first;
+    struct matrix v, d; /* of the source and of the result's gradient */
+    float *sums;        /* [weights' points][O/8][I][8], points `point` floats apart */
+    size_t point;
+};
+
 /* Blocks of the source, then of the result's gradient. */
-BODY void both_tiles(int m, const struct winograd *winograd, const float *source, const float *gradient, size_t block,
-                     size_t first, const struct matrix *v, const struct matrix *d)
+BODY void both_tiles(enum scheme scheme, const struct chunk *chunk, size_t block)
 {
-    const struct grid grid = grid_of(winograd);
+    const struct winograd *winograd = chunk->winograd;
     const size_t blocks = winograd->source->channels / WIDTH;
     if (block < blocks)
-        source_tiles(m, &grid, winograd->source, source, block, first, v);
+        source_tiles(scheme, false, &chunk->grid, winograd->source, chunk->source, block, chunk->first, &chunk->v);
     else
-        gradient_tiles(m, &grid, winograd->result, gradient, block - blocks, first, d);
+        gradient_tiles(scheme, &chunk->grid, winograd->result, chunk->gradient, block - blocks, chunk->first,
+                       &chunk->d);
 }
 
-TARGET static void transform_both(const struct winograd *winograd, const float *source, const float *gradient,
-                                  size_t block, size_t first, const struct matrix *v, const struct matrix *d)
+TARGET static void transform_block(const struct chunk *chunk, size_t block)
 {
-    if (winograd->tile == 2)
-        both_tiles(2, winograd, source, gradient, block, first, v, d);
+    if (chunk->grid.scheme == TWO)
+        both_tiles(TWO, chunk, block);
+    else if (chunk->grid.scheme == FOUR)
+        both_tiles(FOUR, chunk, block);
     else
-        both_tiles(4, winograd, source, gradient, block, first, v, d);
+        both_tiles(HALF, chunk, block);
 }
 
-/* Sums [points][O/8][I][8] -> block `o` of the weights' gradient */
-BODY void weights_block(int m, size_t in, size_t o, const float *sums, size_t point, float *to)
+/* One of the weights' points, and up to three blocks of outputs. */
+static void sum_group(const struct chunk *chunk, size_t weight, size_t group)
+{
+    const size_t in = chunk->winograd->source->channels, blocks = chunk->winograd->result->channels / WIDTH;
+    const size_t o = group * MOST_GROUPS, count = chunk->v.tiles, points = points_of(chunk->grid.scheme);
+    bool add = chunk->first > 0;
+    for (size_t point = 0; point < points; point++) {
+        if (weight_of(chunk->grid.scheme, point) != weight)
+            continue;
+        gradient_product(smaller(MOST_GROUPS, blocks - o), in, count, chunk->v.data + point * chunk->v.point,
+                         chunk->d.data + point * chunk->d.point + o * count * WIDTH, add,
+                         chunk->sums + weight * chunk->point + o * in * WIDTH);
+        add = true;
+    }
+}
+
+/* Sums -> block `o` of the weights' gradient */
+BODY void weights_block(enum scheme scheme, size_t in, size_t o, const float *sums, size_t point, float *to)
 {
     for (size_t c = 0; c < in; c++) {
         v8 tile[MOST_POINTS];
-        load_points(sums + (o * in + c) * WIDTH, point, m + 2, tile);
-        BOTH(line_weights_gradient, m, tile, m + 2, KERNEL);
+        load_points(sums + (o * in + c) * WIDTH, point, WEIGHTS_SIDE(scheme), tile);
+        BOTH(line_weights_gradient, scheme, tile, WEIGHTS_SIDE(scheme), KERNEL);
         float *block = to + ((o * in + c / WIDTH * WIDTH) * TAPS + c % WIDTH) * WIDTH;
         UNROLL for (int tap = 0; tap < TAPS; tap++)
         {
@@ -588,42 +734,45 @@ BODY void weights_block(int m, size_t in, size_t o, const float *sums, size_t po
     }
 }
 
-TARGET static void finish_weights(int m, size_t in, size_t o, const float *sums, size_t point, float *to)
+TARGET static void finish_weights(enum scheme scheme, size_t in, size_t o, const float *sums, size_t point, float *to)
 {
-    if (m == 2)
-        weights_block(2, in, o, sums, point, to);
+    if (scheme == TWO)
+        weights_block(TWO, in, o, sums, point, to);
+    else if (scheme == FOUR)
+        weights_block(FOUR, in, o, sums, point, to);
     else
-        weights_block(4, in, o, sums, point, to);
+        weights_block(HALF, in, o, sums, point, to);
 }
 
 void winograd_backward_weights(const struct winograd *winograd, const float *source, const float *result_gradient,
                                float *weights_gradient, float *scratch)
 {
-    const size_t in = winograd->source->channels, out = winograd->result->channels, points = points_of(winograd);
-    const size_t tiles = grid_of(winograd).tiles, chunk = chunk_of(winograd, true), stride = weights_stride(winograd);
-    const size_t groups = (out / WIDTH + MOST_GROUPS - 1) / MOST_GROUPS;
-    const int blocks = (int)((in + out) / WIDTH), tasks = (int)(points * groups), threads = winograd->threads;
-    float *sums = scratch;
-    scratch += points * stride;
-    for (size_t first = 0; first < tiles; first += chunk) {
-        const size_t count = smaller(chunk, tiles - first);
-        const struct matrix v = {.data = scratch, .tiles = count, .point = point_stride(in * count)};
-        const struct matrix d = {
-            .data = scratch + points * v.point, .tiles = count, .point = point_stride(out * count)};
+    const size_t in = winograd->source->channels, out = winograd->result->channels;
+    const size_t most = chunk_of(winograd, true), groups = (out / WIDTH + MOST_GROUPS - 1) / MOST_GROUPS;
+    struct chunk chunk = {.winograd = winograd,
+                          .grid = grid_of(winograd),
+                          .source = source,
+                          .gradient = result_gradient,
+                          .sums = scratch,
+                          .point = weights_stride(winograd)};
+    const size_t points = points_of(chunk.grid.scheme), weights = weight_points_of(chunk.grid.scheme);
+    const int blocks = (int)((in + out) / WIDTH), tasks = (int)(weights * groups), threads = winograd->threads;
+    scratch += weights * chunk.point;
+    for (; chunk.first < chunk.grid.tiles; chunk.first += most) {
+        const size_t count = smaller(most, chunk.grid.tiles - chunk.first);
+        chunk.v = (struct matrix){.data = scratch, .tiles = count, .point = point_stride(in * count)};
+        chunk.d = (struct matrix){
+            .data = scratch + points * chunk.v.point, .tiles = count, .point = point_stride(out * count)};
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int k = 0; k < blocks; k++)
-            transform_both(winograd, source, result_gradient, (size_t)k, first, &v, &d);
+            transform_block(&chunk, (size_t)k);
 #pragma omp parallel for schedule(static) num_threads(threads)
-        for (int k = 0; k < tasks; k++) {
-            size_t point = (size_t)k / groups, o = (size_t)k % groups * MOST_GROUPS;
-            gradient_product(smaller(MOST_GROUPS, out / WIDTH - o), in, count, v.data + point * v.point,
-                             d.data + point * d.point + o * count * WIDTH, first > 0,
-                             sums + point * stride + o * in * WIDTH);
-        }
+        for (int k = 0; k < tasks; k++)
+            sum_group(&chunk, (size_t)k / groups, (size_t)k % groups);
     }
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int o = 0; o < (int)(out / WIDTH); o++)
-        finish_weights(winograd->tile, in, (size_t)o, sums, stride, weights_gradient);
+        finish_weights(chunk.grid.scheme, in, (size_t)o, chunk.sums, chunk.point, weights_gradient);
 }
 
 #else /* the header's contract: nothing below is called where winograd_runs() is false */
@@ -660,21 +809,31 @@ void winograd_backward_weights(const struct winograd *winograd, const float *sou
 
 #endif
 
-/* In products of 16 channels by one of a tile's: what the transformed weights cost beside the tiles, measured on Zen 3,
- * and nine taps a pixel, which reach a little more of the peak. */
-static size_t cost(size_t m, const struct value *result)
+/* In products of 16 channels by one of a tile's: what the transformed weights cost beside the tiles, measured on Zen 3. */
+static size_t cost(size_t m, size_t points, size_t weights, const struct value *result)
 {
     enum { WEIGHTS = 16 };
     size_t tiles = (result->height + m - 1) / m * ((result->width + m - 1) / m) * result->images;
-    return (m + 2) * (m + 2) * (tiles + WEIGHTS);
+    return points * tiles + weights * WEIGHTS;
 }
 
-int winograd_tile(const struct value *source, const struct value *result)
+static bool same_size(size_t source, size_t result, int stride)
 {
-    enum { MULTIPLE = 16, DIRECT = 8 };
+    return (source + (size_t)stride - 1) / (size_t)stride == result;
+}
+
+int winograd_tile(const struct value *source, const struct value *result, int stride)
+{
+    enum { MULTIPLE = 16, DIRECT = 8 }; /* nine taps, nearer to the peak */
+    const size_t pixels = value_pixels(result) * result->images;
     if (!winograd_runs() || source->block != 8 || result->block != 8 || source->channels % MULTIPLE != 0 ||
-        result->channels % MULTIPLE != 0 || source->height != result->height || source->width != result->width)
+        result->channels % MULTIPLE != 0 || stride < 1 || stride > 2 ||
+        !same_size(source->height, result->height, stride) || !same_size(source->width, result->width, stride))
         return 0;
-    int best = cost(4, result) < cost(2, result) ? 4 : 2;
-    return cost((size_t)best, result) <= DIRECT * value_pixels(result) * result->images ? best : 0;
+    if (stride == 2)
+        return cost(2, 25, 16, result) <= DIRECT * pixels ? 2 : 0;
+    const size_t two = cost(2, 16, 16, result), four = cost(4, 36, 36, result);
+    if (smaller(two, four) > DIRECT * pixels)
+        return 0;
+    return four < two ? 4 : 2;
 }

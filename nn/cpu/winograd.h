@@ -1,13 +1,14 @@
-/* winograd.h - 3x3 convolutions of stride 1 and padding 1 by minimal filtering F(m x m, 3 x 3), m = 2 or 4.
+/* winograd.h - 3x3 convolutions with padding 1 by minimal filtering: F(m x m, 3 x 3) with m = 2 or 4 for stride 1; for stride
+ * 2 the taps fall on odd and even pixels, F(2, 2) and plain products.
  *
  * S. Winograd, Arithmetic Complexity of Computations (1980); A. Lavin, S. Gray, Fast Algorithms for Convolutional Neural
- * Networks (2016). A tile of (m+2) x (m+2) pixels, the weights and a tile of m x m results are transformed so that each
- * of the (m+2)^2 points needs one product of matrices (tiles x channels): 2.25 (m = 2) or 4 (m = 4) times fewer
- * multiplications than the sum over nine taps. The three directions share the transforms:
+ * Networks (2016). A tile of pixels, the weights and a tile of m x m results are transformed so that each point of the
+ * transformed tile needs one product of matrices (tiles x channels): 2.25 (m = 2), 4 (m = 4), with stride 2 1.44 times
+ * fewer multiplications than the sum over nine taps. The three directions share the transforms:
  *   result         Y = A' [(G w G') . (B' x B)] A
  *   by data        the same of Y's gradient, with the weights turned by 180 degrees and transposed
  *   by weights    dw = G' [(A dY A') . (B' x B)] G, points summed over tiles
- * Rounding: relative to the plain sum about 3e-7 (m = 2) and 2e-6 (m = 4) in the 2-norm.
+ * Rounding in the 2-norm, relative to the result: below 1e-6 with m = 2, 4e-6 with m = 4.
  *
  * For AVX2 with FMA and blocks of 8 channels, in either layout of value.h. Every sum is made by one thread in a fixed
  * order, so the bits do not depend on the number of threads.
@@ -24,13 +25,14 @@
 /* Weights and their gradients lie as (O/8, I/8, 3, 3, 8 i, 8 o). Only shapes and layouts of the values are read. */
 struct winograd {
     const struct value *source, *result; /* (N, I, H, W) and (N, O, H, W) */
-    int tile;                            /* m */
+    int tile;                            /* m; 2 with stride 2 */
+    int stride;
     int threads;
 };
 
 bool winograd_runs(void); /* on this processor */
-/* m for the values' shapes, or 0: another way is faster or the shape is not supported. */
-int winograd_tile(const struct value *source, const struct value *result);
+/* m for the values' shapes and the stride, or 0: another way is faster or the shape is not supported. */
+int winograd_tile(const struct value *source, const struct value *result, int stride);
 
 /* Floats that the caller lends to each call below, aligned to 64 bytes. */
 enum status winograd_scratch(const struct winograd *winograd, size_t *count) MUST_CHECK;

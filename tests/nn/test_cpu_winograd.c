@@ -12,7 +12,7 @@
 enum { WIDTH = 8, TAPS = 9 };
 
 struct shape {
-    size_t images, in, out, height, width;
+    size_t images, in, out, height, width; /* of the source */
     bool folded;
 };
 
@@ -27,7 +27,7 @@ enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 struct tensors {
     struct value source, result;
-    size_t weights; /* floats */
+    size_t stride, weights; /* floats */
     float *x, *w, *y, *dx, *dw, *dy;
     double *expected_y, *expected_dx, *expected_dw;
 };
@@ -54,15 +54,16 @@ static float whole(size_t index, unsigned seed)
     return (float)((h ^ h >> 15) % 7) - 3;
 }
 
-static struct value value_of(const struct shape *shape, size_t channels)
+static struct value value_of(const struct shape *shape, size_t channels, size_t stride)
 {
+    size_t height = (shape->height - 1) / stride + 1, width = (shape->width - 1) / stride + 1;
     return (struct value){.images = shape->images,
                           .channels = channels,
-                          .height = shape->height,
-                          .width = shape->width,
+                          .height = height,
+                          .width = width,
                           .block = WIDTH,
                           .folded = shape->folded,
-                          .count = shape->images * channels * shape->height * shape->width};
+                          .count = shape->images * channels * height * width};
 }
 
 static size_t at(const struct value *value, size_t n, size_t c, size_t y, size_t x)
@@ -79,7 +80,7 @@ static size_t at_weight(size_t in, size_t o, size_t i, size_t tap)
 static void add_products(struct tensors *t, size_t n, size_t o, size_t i, size_t y, size_t x)
 {
     for (size_t tap = 0; tap < TAPS; tap++) {
-        size_t row = y + tap / 3 - 1, column = x + tap % 3 - 1;
+        size_t row = t->stride * y + tap / 3 - 1, column = t->stride * x + tap % 3 - 1;
         if (row >= t->source.height || column >= t->source.width)
             continue;
         size_t from = at(&t->source, n, i, row, column), to = at(&t->result, n, o, y, x);
@@ -90,10 +91,11 @@ static void add_products(struct tensors *t, size_t n, size_t o, size_t i, size_t
     }
 }
 
-static void make(const struct shape *shape, struct tensors *t)
+static void make(const struct shape *shape, size_t stride, struct tensors *t)
 {
-    *t = (struct tensors){.source = value_of(shape, shape->in),
-                          .result = value_of(shape, shape->out),
+    *t = (struct tensors){.source = value_of(shape, shape->in, 1),
+                          .result = value_of(shape, shape->out, stride),
+                          .stride = stride,
                           .weights = shape->in * shape->out * TAPS};
     t->x = floats(t->source.count);
     t->dx = floats(t->source.count);
@@ -112,12 +114,12 @@ static void make(const struct shape *shape, struct tensors *t)
         t->w[k] = 4 * whole(k, 3);
 }
 
-static void make_expected(const struct shape *shape, struct tensors *t)
+static void make_expected(struct tensors *t)
 {
-    size_t pixels = shape->height * shape->width, products = shape->images * shape->out * shape->in * pixels;
-    for (size_t k = 0; k < products; k++)
-        add_products(t, k / pixels / shape->in / shape->out, k / pixels / shape->in % shape->out,
-                     k / pixels % shape->in, k % pixels / shape->width, k % shape->width);
+    size_t pixels = value_pixels(&t->result), in = t->source.channels, out = t->result.channels;
+    for (size_t k = 0; k < t->result.images * out * in * pixels; k++)
+        add_products(t, k / pixels / in / out, k / pixels / in % out, k / pixels % in, k % pixels / t->result.width,
+                     k % t->result.width);
 }
 
 static void release(struct tensors *t)
@@ -128,7 +130,8 @@ static void release(struct tensors *t)
 
 static void run(struct tensors *t, int tile, int threads)
 {
-    struct winograd winograd = {.source = &t->source, .result = &t->result, .tile = tile, .threads = threads};
+    struct winograd winograd = {
+        .source = &t->source, .result = &t->result, .tile = tile, .stride = (int)t->stride, .threads = threads};
     size_t count = 0;
     OK(winograd_scratch(&winograd, &count));
     float *scratch = floats(count);
@@ -150,24 +153,25 @@ static double difference(const float *values, const double *expected, size_t cou
     return sqrt(sum / square);
 }
 
-static void expect_within(double limit, const char *name, int tile, const float *values, const double *expected,
-                          size_t count, const struct value *value)
+static void expect_within(double limit, const char *name, int tile, size_t stride, const float *values,
+                          const double *expected, size_t count, const struct value *value)
 {
     double d = difference(values, expected, count);
-    cr_expect(d <= limit /* false for NaN */, "F(%d, 3): %s of %zu images of %zu x %zu, %zu channels: %.3g", tile, name,
+    cr_expect(d <= limit /* false for NaN */,
+              "tiles of %d, stride %zu: %s of %zu images of %zu x %zu, %zu channels: %.3g", tile, stride, name,
               value->images, value->height, value->width, value->channels, d);
 }
 
-static void check_all(int tile, double limit)
+static void check_all(int tile, size_t stride, double limit)
 {
     for (size_t s = 0; s < SHAPES; s++) {
         struct tensors t;
-        make(&shapes[s], &t);
-        make_expected(&shapes[s], &t);
+        make(&shapes[s], stride, &t);
+        make_expected(&t);
         run(&t, tile, 1);
-        expect_within(limit, "result", tile, t.y, t.expected_y, t.result.count, &t.source);
-        expect_within(limit, "gradient by data", tile, t.dx, t.expected_dx, t.source.count, &t.source);
-        expect_within(limit, "gradient by weights", tile, t.dw, t.expected_dw, t.weights, &t.source);
+        expect_within(limit, "result", tile, stride, t.y, t.expected_y, t.result.count, &t.source);
+        expect_within(limit, "gradient by data", tile, stride, t.dx, t.expected_dx, t.source.count, &t.source);
+        expect_within(limit, "gradient by weights", tile, stride, t.dw, t.expected_dw, t.weights, &t.source);
         release(&t);
     }
 }
@@ -181,33 +185,44 @@ static void need_processor(void)
 Test(cpu_winograd, tiles_of_two_are_exact)
 {
     need_processor();
-    check_all(2, 0);
+    check_all(2, 1, 0);
+}
+
+Test(cpu_winograd, a_stride_of_two_is_exact)
+{
+    need_processor();
+    check_all(2, 2, 0);
 }
 
 Test(cpu_winograd, tiles_of_four_round_little)
 {
     need_processor();
-    check_all(4, 1e-5);
+    check_all(4, 1, 1e-5);
+}
+
+static void compare_threads(const struct shape *shape, int tile, size_t stride)
+{
+    struct tensors one, more;
+    make(shape, stride, &one);
+    run(&one, tile, 1);
+    for (int threads = 2; threads <= 7; threads += threads == 2 ? 1 : 2) {
+        make(shape, stride, &more);
+        run(&more, tile, threads);
+        cr_expect_arr_eq(more.y, one.y, one.result.count * sizeof *one.y);
+        cr_expect_arr_eq(more.dx, one.dx, one.source.count * sizeof *one.dx);
+        cr_expect_arr_eq(more.dw, one.dw, one.weights * sizeof *one.dw);
+        release(&more);
+    }
+    release(&one);
 }
 
 Test(cpu_winograd, the_number_of_threads_changes_no_bit)
 {
     need_processor();
-    for (int tile = 2; tile <= 4; tile += 2) {
-        for (size_t s = 0; s < SHAPES; s++) {
-            struct tensors one, more;
-            make(&shapes[s], &one);
-            run(&one, tile, 1);
-            for (int threads = 2; threads <= 7; threads += threads == 2 ? 1 : 2) {
-                make(&shapes[s], &more);
-                run(&more, tile, threads);
-                cr_expect_arr_eq(more.y, one.y, one.result.count * sizeof *one.y);
-                cr_expect_arr_eq(more.dx, one.dx, one.source.count * sizeof *one.dx);
-                cr_expect_arr_eq(more.dw, one.dw, one.weights * sizeof *one.dw);
-                release(&more);
-            }
-            release(&one);
-        }
+    for (size_t s = 0; s < SHAPES; s++) {
+        compare_threads(&shapes[s], 2, 1);
+        compare_threads(&shapes[s], 4, 1);
+        compare_threads(&shapes[s], 2, 2);
     }
 }
 
@@ -215,17 +230,19 @@ Test(cpu_winograd, only_shapes_that_gain_are_taken)
 {
     need_processor();
     struct shape shape = {16, 64, 64, 16, 16, false};
-    struct value source = value_of(&shape, 64), result = value_of(&shape, 64), odd = value_of(&shape, 24);
-    cr_expect_eq(winograd_tile(&source, &result), 4);
-    cr_expect_eq(winograd_tile(&odd, &result), 0);
-    cr_expect_eq(winograd_tile(&source, &odd), 0);
+    struct value source = value_of(&shape, 64, 1), result = source, half = value_of(&shape, 64, 2);
+    struct value odd = value_of(&shape, 24, 1);
+    cr_expect_eq(winograd_tile(&source, &result, 1), 4);
+    cr_expect_eq(winograd_tile(&source, &half, 2), 2);
+    cr_expect_eq(winograd_tile(&source, &half, 1), 0);
+    cr_expect_eq(winograd_tile(&source, &half, 3), 0);
+    cr_expect_eq(winograd_tile(&odd, &result, 1), 0);
+    cr_expect_eq(winograd_tile(&source, &odd, 1), 0);
     result.block = 16;
-    cr_expect_eq(winograd_tile(&source, &result), 0);
+    cr_expect_eq(winograd_tile(&source, &result, 1), 0);
     shape = (struct shape){32, 64, 64, 2, 2, true};
-    source = result = value_of(&shape, 64);
-    cr_expect_eq(winograd_tile(&source, &result), 2);
+    source = result = value_of(&shape, 64, 1);
+    cr_expect_eq(winograd_tile(&source, &result, 1), 2);
     source.images = result.images = 1; /* the weights' transform costs more than it saves */
-    cr_expect_eq(winograd_tile(&source, &result), 0);
-    source.height = 4; /* a stride */
-    cr_expect_eq(winograd_tile(&source, &result), 0);
+    cr_expect_eq(winograd_tile(&source, &result, 1), 0);
 }
