@@ -209,10 +209,18 @@ static void fabric_describe(const struct transport *transport, struct text *text
     if (transport->mixed)
         text_addf(text, "node memory among the workers of a host (%s), between hosts ", fabric->nodes);
     text_addf(text, "%s, libfabric %u.%u", fabric->provider, FI_MAJOR(version), FI_MINOR(version));
-    if (fabric->family == FAMILY_SHARED_MEMORY)
-        text_addf(text, ", node memory %s, CMA %s", transport->node != NULL ? "yes" : "no", fabric->cma ? "yes" : "no");
+    const bool shared = fabric->family == FAMILY_SHARED_MEMORY;
+    if (shared || (transport->node != NULL && !transport->mixed))
+        text_addf(text, ", node memory %s", transport->node != NULL ? "yes" : "no");
+    if (shared)
+        text_addf(text, ", CMA %s", fabric->cma ? "yes" : "no");
     else if (fabric->address[0] != '\0')
-        text_addf(text, ", %s", fabric->address);
+        text_addf(text, ", %s%s%s", fabric->address, fabric->interface[0] != '\0' ? " on " : "", fabric->interface);
+    if (transport->node != NULL)
+        text_addf(text, ", vectors outside of arenas %s",
+                  node_reads(transport->node) ? "read in place" : "copied twice");
+    if (fabric->without[0] != '\0')
+        text_addf(text, " (no %s)", fabric->without);
 }
 
 static void fid_close(struct fid *fid)

@@ -1,4 +1,5 @@
 /* fabric_choose.c - which provider serves all workers: decided together, from the same data and so alike. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -170,7 +171,10 @@ enum status fabric_choose(const struct fabric_request *request, struct fabric_ch
         choice->window = LINK_WINDOW;
         choice->ahead = LINK_AHEAD;
     }
-    if (automatic && survey->elsewhere >= 0)
-        choice->with_node = true;
+    if (!automatic || choice->family == FAMILY_SHARED_MEMORY)
+        return STATUS_OK;
+    choice->with_node = true; /* which takes nothing of /dev/shm */
+    if (survey->elsewhere < 0)
+        (void)snprintf(survey->without, sizeof survey->without, "%s", status_message());
     return STATUS_OK;
 }

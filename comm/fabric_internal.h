@@ -36,6 +36,7 @@ struct fabric_survey {
     bool one_network; /* all reach each other on the loopback interface          */
     bool all_net;     /* all have the provider net, if that was asked            */
     uint64_t shared_memory;
+    char without[200]; /* why `auto` does not take shm on one host; "": it does */
 };
 
 struct fabric {
@@ -45,7 +46,9 @@ struct fabric {
     bool sleeps;  /* the completion queue can be slept on                                            */
     bool cma;     /* shm: one copy, straight from the sender's memory                                */
     char name[FABRIC_NAME_BYTES], provider[FABRIC_NAME_BYTES], address[HOST_ADDRESS_BYTES];
-    char nodes[64]; /* workers of each node, where only those of a node share memory: "2+1+1+2" */
+    char interface[HOST_INTERFACE_BYTES]; /* that has the address; "": not known */
+    char without[200];                    /* why there is no shm, where `auto` would have taken it; "": none */
+    char nodes[64];                       /* workers of each node, where only those of a node share memory: "2+1+1+2" */
     struct fi_info *info;
     struct fid_fabric *fabric;
     struct fid_domain *domain;

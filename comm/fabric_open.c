@@ -134,15 +134,29 @@ struct card {
     char text[ADDRESS_BYTES]; /* the address, or why there is none */
 };
 
+/* libfabric's own variables for an interface count with some of its providers only, and not at all where there is none of that
+ * name: in silence. So they are taken here. */
+static const char *wanted_interface(const struct fabric_request *request, const char *provider)
+{
+    const char *const names[] = {strcmp(provider, "net") == 0 ? "FI_NET_IFACE" : "FI_TCP_IFACE", "FI_TCP_IFACE"};
+    for (size_t i = 0; request->interface == NULL && i < sizeof names / sizeof names[0]; i++) {
+        const char *value = getenv(names[i]);
+        if (value != NULL && value[0] != '\0')
+            return value;
+    }
+    return request->interface;
+}
+
 /* The source address to ask for: the interface that the user named, else the loopback one where all workers are on
  * this host, else none: libfabric's first. */
 static enum status source_address(const struct fabric_request *request, const struct fabric_survey *survey,
-                                  char address[HOST_ADDRESS_BYTES], const char **source)
+                                  const char *provider, char address[HOST_ADDRESS_BYTES], const char **source)
 {
+    const char *interface = wanted_interface(request, provider);
     *source = NULL;
-    if (request->interface == NULL && !survey->one_network)
+    if (interface == NULL && !survey->one_network)
         return STATUS_OK;
-    TRY(host_interface_address(request->interface != NULL ? request->interface : "lo", address));
+    TRY(host_interface_address(interface != NULL ? interface : "lo", address));
     *source = address;
     return STATUS_OK;
 }
@@ -169,6 +183,7 @@ static enum status address_read(struct fabric *fabric, const char *source, struc
         return fail(STATUS_INTERNAL, "%s: an address of %zu bytes", fabric->name, length);
     card->length = (uint32_t)length;
     address_print(fabric, card->text, length);
+    (void)host_address_interface(fabric->address, fabric->interface);
     /* libfabric falls back in silence when it cannot do as told. A link-local address carries its interface: cut it. */
     if (source != NULL && strncmp(source, fabric->address, strcspn(source, "%")) != 0)
         return fail(STATUS_UNAVAILABLE, "%s: address %s was asked for, libfabric took %s", fabric->name, source,
@@ -192,7 +207,7 @@ static enum status open_alone(struct fabric *fabric, const struct fabric_request
     char address[HOST_ADDRESS_BYTES];
     const char *source = NULL;
     if (fabric->family == FAMILY_IP)
-        TRY(source_address(request, survey, address, &source));
+        TRY(source_address(request, survey, fabric->provider, address, &source));
     if (fabric->family == FAMILY_SHARED_MEMORY)
         job_remove_stale((long)getpid());
     TRY(provider_find(fabric, fabric->provider, source));
@@ -300,6 +315,11 @@ static void node_settle(struct fabric *fabric, const struct layout *layout, cons
     node_permit_reads(*node, reads);
     fabric->transport.node = *node;
     *node = NULL;
+    if (fabric->family != FAMILY_SHARED_MEMORY && layout->nodes == 1) { /* which leaves nothing to the provider */
+        copy_name(fabric->name, sizeof fabric->name, "shm");
+        fabric->transport.segment = 0;
+        fabric->transport.window = 0;
+    }
 }
 
 /* Collective over the job, also for workers that have no neighbours. */
@@ -342,7 +362,8 @@ static void expect_peers(int size)
     text_release(&number);
 }
 
-static enum status fabric_create(struct job *job, const struct fabric_choice *choice, struct fabric **out)
+static enum status fabric_create(struct job *job, const struct fabric_choice *choice, const char *without,
+                                 struct fabric **out)
 {
     void *block;
     TRY(memory_zeroed(&block, 1, sizeof(struct fabric)));
@@ -351,6 +372,7 @@ static enum status fabric_create(struct job *job, const struct fabric_choice *ch
     copy_name(fabric->name, sizeof fabric->name, choice->name);
     copy_name(fabric->provider, sizeof fabric->provider, choice->provider);
     fabric->family = choice->family;
+    copy_name(fabric->without, sizeof fabric->without, without);
     fabric->crowded = job_is_crowded(job);
     fabric->transport = (struct transport){.ops = &fabric_ops,
                                            .name = fabric->name,
@@ -375,7 +397,7 @@ enum status fabric_open(const struct fabric_request *request, struct transport *
     enum status status;
     expect_peers(job_size(request->job));
     TRY_TO(out, fabric_choose(request, &choice, &survey));
-    TRY_TO(out, fabric_create(request->job, &choice, &fabric));
+    TRY_TO(out, fabric_create(request->job, &choice, survey.without, &fabric));
     card.status = open_alone(fabric, request, &survey, &card);
     if (card.status != STATUS_OK)
         strncat(memset(card.text, 0, sizeof card.text), status_message(), sizeof card.text - 1);

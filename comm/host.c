@@ -282,6 +282,27 @@ enum status host_interface_address(const char *interface, char address[HOST_ADDR
     return status;
 }
 
+bool host_address_interface(const char *address, char interface[HOST_INTERFACE_BYTES])
+{
+    struct ifaddrs *list = NULL;
+    char text[HOST_ADDRESS_BYTES];
+    interface[0] = '\0';
+    if (getifaddrs(&list) != 0)
+        return false;
+    for (const struct ifaddrs *at = list; at != NULL && interface[0] == '\0'; at = at->ifa_next) {
+        const int family = at->ifa_addr != NULL ? at->ifa_addr->sa_family : AF_UNSPEC;
+        if ((family != AF_INET && family != AF_INET6) ||
+            getnameinfo(at->ifa_addr, family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6),
+                        text, sizeof text, NULL, 0, NI_NUMERICHOST) != 0)
+            continue;
+        text[strcspn(text, "%")] = '\0';
+        if (strcmp(text, address) == 0)
+            (void)snprintf(interface, HOST_INTERFACE_BYTES, "%s", at->ifa_name);
+    }
+    freeifaddrs(list);
+    return interface[0] != '\0';
+}
+
 static bool find_outward(const struct ifaddrs *list, int family, char *address)
 {
     for (; list != NULL; list = list->ifa_next)

@@ -46,6 +46,10 @@ uint64_t host_memory_available(void);
 /* The address of an interface as text, IPv4 before IPv6. STATUS_USAGE names the interfaces that there are. */
 enum status host_interface_address(const char *interface, char address[HOST_ADDRESS_BYTES]) MUST_CHECK;
 
+/* The name of the interface that has the address; false, and "", when none has. */
+#define HOST_INTERFACE_BYTES 32
+bool host_address_interface(const char *address, char interface[HOST_INTERFACE_BYTES]);
+
 /* The address of the first interface that is up and no loopback, IPv4 before IPv6, for when nobody has named one.
  * STATUS_UNAVAILABLE: there is none. */
 enum status host_outward_address(char address[HOST_ADDRESS_BYTES]) MUST_CHECK;

@@ -121,6 +121,21 @@ Test(fabric, describes_itself)
     expect_described("auto", "tcp;ofi_rxm", NULL, "127.0.0.1");
 }
 
+/* libfabric would ignore them, each with another provider, and names that are none. */
+Test(fabric, takes_the_interface_that_its_variables_name)
+{
+    struct transport *transport = NULL;
+    struct fabric_request request = {.job = alone(), .name = "tcp"};
+    expect_described("tcp", NULL, "lo", "127.0.0.1 on lo");
+    cr_assert_eq(setenv("FI_TCP_IFACE", "nosuch0", 1), 0);
+    EXPECT_FAIL(STATUS_USAGE, "interface nosuch0", fabric_open(&request, &transport));
+    cr_assert_eq(setenv("FI_NET_IFACE", "lo", 1), 0);
+    EXPECT_OK(fabric_open(&request, &transport));
+    if (transport != NULL)
+        transport->ops->close(transport);
+    job_destroy(request.job);
+}
+
 static void expect_refused(enum status wanted, const char *words, struct fabric_request request)
 {
     struct transport *transport = NULL;
@@ -209,7 +224,11 @@ Test(host, tells_sets_of_cpus)
 
 Test(host, knows_addresses)
 {
-    char address[HOST_ADDRESS_BYTES] = "";
+    char address[HOST_ADDRESS_BYTES] = "", interface[HOST_INTERFACE_BYTES];
+    cr_expect(host_address_interface("127.0.0.1", interface));
+    cr_expect_str_eq(interface, "lo");
+    cr_expect_not(host_address_interface("192.0.2.200", interface));
+    cr_expect_str_empty(interface);
     EXPECT_OK(host_interface_address("lo", address));
     cr_expect_str_eq(address, "127.0.0.1");
 }

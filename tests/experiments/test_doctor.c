@@ -134,6 +134,15 @@ Test(doctor, too_little_shared_memory)
     expect_line(document, "transport", "shm", "note", "/dev/shm is too small");
     expect_line(document, "transport", "tcp", "ok", "exchanged");
     json_decref(document);
+    struct outcome outcome; /* the workers' own memory needs none of it; what is taken instead is said */
+    script_run(
+        "exec unshare -m sh -c 'mount -t tmpfs -o size=1m none /dev/shm && exec \"$0\" bench -n 2 --sizes=64K --check' "
+        "\"$CHORALE\"",
+        &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect(contains(outcome.out, "node memory yes"), "%s", outcome.out);
+    cr_expect(contains(outcome.out, "no shm: /dev/shm is too small for 2 workers"), "%s", outcome.out);
+    outcome_release(&outcome);
 }
 
 Test(doctor, no_shared_memory)
