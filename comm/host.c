@@ -189,50 +189,56 @@ void host_cpus_describe(const struct host_cpus *cpus, struct text *text)
     }
 }
 
-/* Two numbers of a small file, of which the first may be "max"; 0: no limit there. */
-static double quota_in(const char *path)
+/* CPUs' worth of time that the folder of one group gives; 0: no limit there. cgroup v2 has both numbers in one file, of which the
+ * first may be "max"; v1 has a file for each, and -1 for none. */
+static double quota_in(const char *folder)
 {
-    char *text = NULL, *end = NULL;
+    char path[4400], *text = NULL, *end = NULL;
     size_t length = 0;
-    if (file_read(path, 256, &text, &length) < 0)
-        return 0;
-    const double quota = strtod(text, &end), period = strtod(end, NULL);
-    free(text);
+    double quota = 0, period = 0;
+    (void)snprintf(path, sizeof path, "%s/cpu.max", folder);
+    if (file_read(path, 256, &text, &length) == STATUS_OK) {
+        quota = strtod(text, &end);
+        period = strtod(end, NULL);
+        free(text);
+    } else {
+        (void)snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
+        const uint64_t units = number_in(path, "", 1, 0);
+        (void)snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
+        quota = units < INT64_MAX ? (double)units : 0;
+        period = (double)number_in(path, "", 1, 0);
+    }
     return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-/* cgroup v2: of this process's group and those above it, as far as its view reaches. */
-static double narrowest_quota(void)
+/* The group that a line of /proc/self/cgroup names after `key`, and those above it, as far as our view reaches. */
+static void narrow_quota(const char *lines, const char *key, const char *root, double *least)
 {
-    char *text = NULL;
-    size_t length = 0;
-    double least = quota_in("/sys/fs/cgroup/cpu.max");
-    if (file_read("/proc/self/cgroup", 65536, &text, &length) < 0)
-        return least;
-    char *group = strstr(text, "0::/");
-    if (group != NULL) {
-        group += strlen("0::");
-        group[strcspn(group, "\n")] = '\0';
+    char folder[4300];
+    const char *group = strstr(lines, key);
+    if (group == NULL)
+        return;
+    group += strlen(key);
+    (void)snprintf(folder, sizeof folder, "%s%.*s", root, (int)strcspn(group, "\n"), group);
+    while (strstr(folder, "..") == NULL && strlen(folder) >= strlen(root)) {
+        const double quota = quota_in(folder);
+        *least = quota > 0 && (*least <= 0 || quota < *least) ? quota : *least;
+        *strrchr(folder, '/') = '\0';
     }
-    while (group != NULL && group[0] != '\0' && strstr(group, "..") == NULL) {
-        char path[4352];
-        (void)snprintf(path, sizeof path, "/sys/fs/cgroup%.4200s/cpu.max", group);
-        const double quota = quota_in(path);
-        least = quota > 0 && (least <= 0 || quota < least) ? quota : least;
-        *strrchr(group, '/') = '\0';
-    }
-    free(text);
-    return least;
 }
 
 double host_cpu_quota(void)
 {
-    const double quota = narrowest_quota();
-    if (quota > 0)
-        return quota;
-    const double v1 = (double)number_in("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "", 1, 0);
-    const double period = (double)number_in("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "", 1, 0);
-    return v1 > 0 && v1 < 1e15 && period > 0 ? v1 / period : 0; /* -1: no limit */
+    char *lines = NULL;
+    size_t length = 0;
+    double least = quota_in("/sys/fs/cgroup");
+    if (file_read("/proc/self/cgroup", 65536, &lines, &length) < 0)
+        return least;
+    narrow_quota(lines, "0::", "/sys/fs/cgroup", &least);
+    narrow_quota(lines, ":cpu:", "/sys/fs/cgroup/cpu", &least);
+    narrow_quota(lines, ":cpu,cpuacct:", "/sys/fs/cgroup/cpu", &least);
+    free(lines);
+    return least;
 }
 
 int host_cores(void)
