@@ -318,7 +318,7 @@ static void node_settle(struct fabric *fabric, const struct layout *layout, cons
     if (fabric->family != FAMILY_SHARED_MEMORY && layout->nodes == 1) { /* which leaves nothing to the provider */
         copy_name(fabric->name, sizeof fabric->name, "shm");
         fabric->transport.segment = 0;
-        fabric->transport.window = 0;
+        fabric->transport.window = fabric->transport.ahead = 0;
     }
 }
 
