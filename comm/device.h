@@ -63,6 +63,8 @@ struct device_ops {
 
     /* --- queues and events --- */
 
+    /* Before the device's own in the choice of what runs next, where there is such a choice: what it does is short, and others
+     * wait for it. */
     enum status (*queue_create)(struct device *device, struct device_queue **queue);
     void (*queue_destroy)(struct device_queue *queue);      /* accepts NULL; its work must be done */
     struct device_queue *(*compute)(struct device *device); /* where a backend computes: the device's own */

@@ -125,10 +125,13 @@ static enum status check_libraries(void)
     return STATUS_OK;
 }
 
-static enum status make_stream(struct device_queue *queue)
+static enum status make_stream(struct device_queue *queue, bool first)
 {
+    int least = 0, greatest = 0;
     TRY(cuda_device_use(&queue->device->base));
-    return cuda_check(cudaStreamCreateWithFlags(&queue->stream, cudaStreamNonBlocking), "a queue is made");
+    TRY(cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "priorities of queues"));
+    return cuda_check(cudaStreamCreateWithPriority(&queue->stream, cudaStreamNonBlocking, first ? greatest : least),
+                      "a queue is made");
 }
 
 enum status cuda_device_open(const struct device_request *request, struct device **device)
@@ -144,8 +147,8 @@ enum status cuda_device_open(const struct device_request *request, struct device
     TRY_TO(failed, choose_card(made, request));
     TRY_TO(failed, check_card(made));
     TRY_TO(failed, check_libraries());
-    TRY_TO(failed, make_stream(&made->compute));
-    TRY_TO(no_zeroing, make_stream(&made->zeroing));
+    TRY_TO(failed, make_stream(&made->compute, false));
+    TRY_TO(no_zeroing, make_stream(&made->zeroing, false));
     *device = &made->base;
     return STATUS_OK;
 no_zeroing:
@@ -293,7 +296,7 @@ static enum status cuda_queue_create(struct device *device, struct device_queue 
     TRY(memory_zeroed(&memory, 1, sizeof(struct device_queue)));
     struct device_queue *made = memory;
     made->device = cuda_of(device);
-    const enum status status = make_stream(made);
+    const enum status status = make_stream(made, true);
     if (status < 0)
         free(made);
     else

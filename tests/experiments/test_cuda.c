@@ -106,6 +106,29 @@ Test(cuda, nccl_trains_like_ours)
     REFUSED("train --allreduce=nccl -n 2 --wire=f16 --out=c" SMALL ON_CUDA, 2, "its library decides", "--wire=");
 }
 
+Test(cuda, nccl_sums_halves)
+{
+    take_modules("/fake");
+    struct text module = {0};
+    text_addf(&module, "%s/chorale-external-nccl.so", getenv("CHORALE_MODULES"));
+    if (access(text_string(&module), R_OK) != 0)
+        cr_skip_test("NCCL's module was not built: no NCCL");
+    text_release(&module);
+    cr_assert_eq(setenv("CHORALE_FAKE", "cards=3", 1), 0);
+    static const char *const words[] = {"--dtype=f16", "--dtype=bf16 --op=avg", "--dtype=f16 --op=max"};
+    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++) {
+        struct text all = {0};
+        struct outcome outcome;
+        text_addf(&all, "bench --device=cuda -n 3 --allreduce=nccl --sizes=64..64K:x1024 --iters=1 -w 0 --check %s",
+                  words[k]);
+        program_run(text_string(&all), &outcome);
+        cr_expect_eq(outcome.exit_code, 0, "%s: %s%s", words[k], outcome.out, outcome.err);
+        cr_expect_not_null(strstr(outcome.out, "# Out of bounds values : 0 OK"), "%s", outcome.out);
+        outcome_release(&outcome);
+        text_release(&all);
+    }
+}
+
 /* ---- engines ---- */
 
 /* Each worker tells how many convolutions it has put: training's, and each engine once; one has timed them besides. */

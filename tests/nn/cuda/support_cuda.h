@@ -14,6 +14,7 @@ struct fake_control {
     uint64_t (*stalls)(void);
     size_t (*allocated)(void);
     uint64_t (*executions)(void);
+    int (*priority)(void *stream);
     bool (*is_device)(const void *address);
     void (*at_capture)(void (*call)(void *context), void *context);
 };

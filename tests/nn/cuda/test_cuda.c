@@ -970,6 +970,19 @@ Test(cuda, chains_have_the_bits_of_pairs)
     ops->close(device);
 }
 
+Test(cuda, queues_go_before_the_one_that_computes)
+{
+    struct device *device = NULL;
+    struct device_queue *queue = NULL;
+    OK(cuda_module()->open(&(struct device_request){.number = 0}, &device));
+    const struct device_ops *ops = device->ops;
+    OK(ops->queue_create(device, &queue));
+    cr_expect_lt(fake_control()->priority(ops->native(queue)),
+                 fake_control()->priority(ops->native(ops->compute(device))));
+    ops->queue_destroy(queue);
+    ops->close(device);
+}
+
 Test(cuda, memory_is_zeroed_and_checked)
 {
     struct device *device = NULL;

@@ -289,7 +289,7 @@ struct stream {
     pthread_t capturer;
     enum cudaStreamCaptureMode mode;
     bool invalid; /* the capture met what it can't hold */
-    int card;
+    int card, priority;
     struct stream *next;
 };
 
@@ -591,6 +591,8 @@ static bool device_address(const void *address)
     return fake_is_device(address, 1);
 }
 
+static int priority_of(void *stream);
+
 extern const struct fake_control chorale_fake;
 __attribute__((visibility("default"))) const struct fake_control chorale_fake = {
     .configure = configure_again,
@@ -599,6 +601,7 @@ __attribute__((visibility("default"))) const struct fake_control chorale_fake = 
     .stalls = count_stalls,
     .allocated = count_bytes,
     .executions = count_executions,
+    .priority = priority_of,
     .is_device = device_address,
     .at_capture = call_at_capture,
     .put = fake_put,
@@ -932,15 +935,35 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 
 /* ---- the runtime: streams ---- */
 
+enum { PRIORITY_LEAST = 0, PRIORITY_GREATEST = -5 };
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = PRIORITY_LEAST;
+    *greatest = PRIORITY_GREATEST;
+    return cudaSuccess;
+}
+
+static int priority_of(void *stream)
+{
+    return ((struct stream *)stream)->priority;
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
+    return cudaStreamCreateWithPriority(stream, flags, PRIORITY_LEAST);
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
+{
     struct stream *made = calloc(1, sizeof *made);
-    if (made == NULL || flags != cudaStreamNonBlocking) {
+    if (made == NULL || flags != cudaStreamNonBlocking || priority > PRIORITY_LEAST || priority < PRIORITY_GREATEST) {
         free(made);
         return give(made == NULL ? cudaErrorMemoryAllocation : cudaErrorInvalidValue);
     }
     (void)pthread_mutex_lock(&lock);
     made->card = current_card;
+    made->priority = priority;
     made->next = streams;
     streams = made;
     (void)pthread_mutex_unlock(&lock);

@@ -49,6 +49,7 @@ struct fake_control {
                                            * allocations, copies of memory that is not pinned, waits for a stream */
     size_t (*allocated)(void);            /* bytes of device and pinned memory that are taken */
     uint64_t (*executions)(void);         /* plans of cuDNN that were put since then */
+    int (*priority)(void *stream);        /* less is sooner */
     bool (*is_device)(const void *address);
     void (*at_capture)(void (*call)(void *context), void *context);        /* when one has begun, in its thread */
     cudaError_t (*put)(cudaStream_t stream, const struct fake_work *work); /* fake_put() */
