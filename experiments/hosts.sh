@@ -15,7 +15,7 @@
 #   --set=NAME       several sets may be up at once (default: hosts)
 #
 # Workers get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and CHORALE_JOB_TOKEN; ranks go from host
-# to host. `run` passes SIGINT, SIGTERM and SIGHUP on, ends all others when one fails (they have two seconds to end by
+# to host. `run` passes SIGINT, SIGTERM and SIGHUP on, ends all others when one fails (they have five seconds to end by
 # themselves), and returns the code of the first that failed, or 130, 143, 129 after a signal. Even when it is killed they end.
 #
 # Needs root, ip, tc and namespaces: exit 77 says what is missing. Else 1: failed, 2: wrong usage.
@@ -230,7 +230,7 @@ hurry() {
     2) signal_all TERM ;;
     *) signal_all KILL ;;
     esac
-    sleep $((stage == 1 ? 2 : 1)) &
+    sleep $((stage == 1 ? 5 : 1)) &
     timer=$!
 }
 

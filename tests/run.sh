@@ -8,6 +8,7 @@
 #   kills          a worker of every exact algorithm killed at a random moment
 #   soak           collectives drawn at random, back to back, also under a storm of signals
 #   jobs           short jobs in a row, killed, interrupted, two at once, out of memory: nothing stays
+#   hosts          jobs over several hosts made of this machine, where root may make network namespaces
 #   slurm          a Slurm of one node, where it is installed, and jobs under its srun
 #   add-algorithm  a copy of the tree gets one algorithm more: one file, one line
 #   asan           suites of base, algos, comm and the CUDA kernels under AddressSanitizer, LeakSanitizer and UBSan
@@ -46,7 +47,7 @@ for argument in "$@"; do
         exit 0
         ;;
     -*) usage "$argument: unknown: --quick, --jobs=N, names of steps or suites (see --help)" ;;
-    suites | verify | sweep | peers | kills | soak | jobs | slurm | add-algorithm | asan | tsan) steps+=("$argument") ;;
+    suites | verify | sweep | peers | kills | soak | jobs | hosts | slurm | add-algorithm | asan | tsan) steps+=("$argument") ;;
     base* | algos* | comm* | nn* | sim* | experiments*)
         suites+=("$argument")
         [[ " ${steps[*]-} " == *" suites "* ]] || steps+=(suites)
@@ -56,7 +57,7 @@ for argument in "$@"; do
 done
 if [[ ${#steps[@]} -eq 0 ]]; then
     steps=(suites verify sweep peers)
-    $quick || steps+=(kills soak jobs slurm add-algorithm asan tsan)
+    $quick || steps+=(kills soak jobs hosts slurm add-algorithm asan tsan)
 fi
 
 say() {
@@ -198,6 +199,10 @@ step_soak() {
 
 step_jobs() {
     script_test jobs tests/jobs.sh build/release/chorale
+}
+
+step_hosts() {
+    script_test hosts tests/hosts.sh build/release/chorale
 }
 
 step_slurm() {
