@@ -159,6 +159,13 @@ static const struct option options_table[] = {
      .choices = "none|bucket",
      .help =
          "when a bucket's exchange begins: after backward, or when backward has completed it (default where it can)"},
+    {.key = "bn",
+     .type = OPTION_CHOICE,
+     .default_text = "local",
+     .choices = "local|sync|averaged",
+     .help =
+         "batch norms have statistics of each worker's batch, or of all; averaged: running ones over gossip's workers, "
+         "too"},
     {.key = "wire",
      .type = OPTION_STRING,
      .default_text = "f32",
@@ -488,7 +495,10 @@ static void say_exchange(const struct train_start *start)
         printf("exchanged tensor by tensor");
     else
         printf("exchanged in buckets of up to %zu B", start->bucket);
-    printf(", overlap %s\n", start->overlaps ? "bucket" : "none");
+    printf(", overlap %s", start->overlaps ? "bucket" : "none");
+    if (start->request->norms == NORMS_SYNC)
+        printf("; batch norms over all workers");
+    printf("\n");
 }
 
 /* The rate that a step takes is for the images of all workers together. */
@@ -603,6 +613,14 @@ static enum train_evaluation evaluation_of(const struct option_values *options)
     return strcmp(text, "end") == 0 ? EVALUATE_END : EVALUATE_EPOCHS;
 }
 
+static enum train_norms norms_of(const struct option_values *options)
+{
+    const char *text = option_text(options, "bn");
+    if (strcmp(text, "sync") == 0)
+        return NORMS_SYNC;
+    return strcmp(text, "averaged") == 0 ? NORMS_AVERAGED : NORMS_LOCAL;
+}
+
 static enum train_overlap overlap_of(const struct option_values *options)
 {
     if (!option_given(options, "overlap"))
@@ -693,6 +711,7 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .decay_epochs = option_text(options, "decay-epochs"),
         .bucket = plan->bucket,
         .overlap = overlap_of(options),
+        .norms = norms_of(options),
         .wire = &plan->wire,
         .inject = worker->inject,
         .evaluation = evaluation_of(options),

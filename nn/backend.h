@@ -41,6 +41,14 @@ enum precision {
 };
 const char *precision_name(enum precision precision); /* "f32", "tf32", "bf16", "f16": as users write it */
 
+/* Sums over the workers in the middle of a step: batch norms whose statistics are those of all batches together. */
+struct worker_sums {
+    void *context;
+    /* Collective, in the same order on all workers: values[count] become their sums over the workers, with equal bits
+     * everywhere. Blocks. */
+    enum status (*add)(void *context, double *values, size_t count);
+};
+
 struct backend_request {
     const struct model *model; /* must outlive the backend */
     int batch;                 /* images per training step */
@@ -49,6 +57,9 @@ struct backend_request {
     uint64_t seed;             /* replay: gradients are made from it          */
     double label_smoothing; /* training's targets are (1 - this) of the label and this / classes of every class; 0 to 1,
                                   1 excluded. Evaluation is without */
+
+    const struct worker_sums *sums; /* of batch norms, must outlive the backend; NULL: each worker's own statistics.
+                                       STATUS_REFUSED where the backend can't */
 
     struct device *device;    /* in whose memory arenas lie, must outlive the backend; NULL: host memory */
     enum precision precision; /* cpu: PRECISION_F32, else STATUS_REFUSED */

@@ -117,6 +117,12 @@ struct run {
     size_t started, waited;
 };
 
+/* Sums of one size. */
+struct sums {
+    size_t count;
+    struct line line;
+};
+
 struct exchanges {
     struct comm *comm;
     struct device *device;            /* NULL: vectors lie in host memory */
@@ -138,9 +144,12 @@ struct exchanges {
 
     struct run run[RUNS_MOST]; /* the oldest first */
     size_t runs;
-    size_t *cut;          /* where each bucket but the last begins */
-    bool settled;         /* the oldest of all was waited for before its time, ... */
-    size_t settled_bytes; /* ... and has sent this, uncounted so far */
+    size_t *cut;            /* where each bucket but the last begins */
+    bool settled;           /* the oldest of all was waited for before its time, ... */
+    size_t settled_bytes;   /* ... and has sent this, uncounted so far */
+    struct team *sums_team; /* NULL: no sums are wanted */
+    struct sums *sums;      /* of each size that was wanted so far */
+    size_t sums_made, sums_capacity;
     struct device_clock clock;
     struct exchange_tally tally;
     uint64_t finished_ns; /* of the latest line that was waited for */
@@ -273,6 +282,20 @@ static enum status check_wire(const struct exchanges *exchanges)
     return STATUS_OK;
 }
 
+/* All workers again: what is started on a team must be started in one order. */
+static enum status open_sums(struct exchanges *exchanges)
+{
+    const int workers = comm_size(exchanges->comm);
+    void *memory = NULL;
+    TRY(memory_zeroed(&memory, (size_t)workers, sizeof(int)));
+    int *ranks = memory;
+    for (int r = 0; r < workers; r++)
+        ranks[r] = r;
+    const enum status status = team_create(exchanges->comm, ranks, workers, &exchanges->sums_team);
+    free(memory);
+    return status;
+}
+
 static enum status list_cuts(struct exchanges *exchanges)
 {
     void *memory = NULL;
@@ -309,6 +332,8 @@ enum status exchanges_create(const struct exchange_request *request, struct exch
     TRY_TO(done, check_wire(exchanges));
     TRY_TO(done, bucket_cut(request->model, request->bucket, &exchanges->bucket, &exchanges->buckets));
     TRY_TO(done, list_cuts(exchanges));
+    if (request->sums && comm_size(request->comm) > 1)
+        TRY_TO(done, open_sums(exchanges));
     TRY_TO(done, memory_zeroed(&lines, (size_t)exchanges->slots * exchanges->buckets, sizeof(struct line)));
     exchanges->line = lines;
     if (exchanges->slots == exchanges->period && exchanges->library == NULL) {
@@ -329,6 +354,10 @@ void exchanges_destroy(struct exchanges *exchanges)
         return;
     for (size_t k = 0; exchanges->line != NULL && k < (size_t)exchanges->slots * exchanges->buckets; k++)
         release_line(exchanges, &exchanges->line[k]);
+    for (size_t k = 0; k < exchanges->sums_made; k++)
+        release_line(exchanges, &exchanges->sums[k].line);
+    free(exchanges->sums);
+    team_destroy(exchanges->sums_team);
     device_clock_close(&exchanges->clock);
     free(exchanges->line);
     free(exchanges->bucket);
@@ -742,10 +771,9 @@ void exchanges_feedback_set(struct exchanges *exchanges, const float *residuals,
     }
 }
 
-/* The part of this step of what is still under way, and of what has ended without being waited for yet. */
-static enum status count_running(struct exchanges *exchanges, uint64_t now_ns)
+/* The part up to now of what is still under way, and of what has ended without being waited for yet. */
+static enum status count_running(struct exchanges *exchanges, uint64_t now_ns, uint64_t *counted_ns)
 {
-    uint64_t counted_ns = exchanges->counted_ns;
     if (exchanges->library != NULL)
         return STATUS_OK;
     for (size_t r = 0; r < exchanges->runs; r++) {
@@ -758,7 +786,7 @@ static enum status count_running(struct exchanges *exchanges, uint64_t now_ns)
             else if (status != STATUS_AGAIN)
                 return status;
             count_flight(exchanges, flight_start(exchanges, &run->lines[b]),
-                         traffic.finished_ns < now_ns ? traffic.finished_ns : now_ns, &counted_ns);
+                         traffic.finished_ns < now_ns ? traffic.finished_ns : now_ns, counted_ns);
         }
     }
     return STATUS_OK;
@@ -766,7 +794,7 @@ static enum status count_running(struct exchanges *exchanges, uint64_t now_ns)
 
 enum status exchanges_take(struct exchanges *exchanges, uint64_t now_ns, struct exchange_tally *tally)
 {
-    TRY(count_running(exchanges, now_ns));
+    TRY(count_running(exchanges, now_ns, &exchanges->counted_ns));
     *tally = exchanges->tally;
     exchanges->tally = (struct exchange_tally){.bytes = 0};
     exchanges->counted_ns = now_ns;
@@ -796,6 +824,61 @@ static enum status mean_shape(const struct exchanges *exchanges, size_t count, s
     enum status status = spec_shape(&ring, exchanges->layout, 0, count, shape);
     spec_release(&ring);
     return status;
+}
+
+static enum status make_sums(struct exchanges *exchanges, size_t count, struct sums *sums)
+{
+    struct shape *shape = NULL;
+    TRY(mean_shape(exchanges, count, &shape));
+    *sums = (struct sums){.count = count, .line = {.shape = shape}};
+    const struct collective_request request = {.team = exchanges->sums_team,
+                                               .shape = shape,
+                                               .name = "sums of batch norms",
+                                               .count = count,
+                                               .dtype = DTYPE_F64,
+                                               .op = REDUCE_SUM};
+    const enum status status = collective_create(&request, &sums->line.collective);
+    if (status < 0)
+        release_line(exchanges, &sums->line);
+    return status;
+}
+
+static enum status find_sums(struct exchanges *exchanges, size_t count, struct collective **collective)
+{
+    void *memory = exchanges->sums;
+    for (size_t k = 0; k < exchanges->sums_made; k++) {
+        *collective = exchanges->sums[k].line.collective;
+        if (exchanges->sums[k].count == count)
+            return STATUS_OK;
+    }
+    TRY(memory_grow(&memory, &exchanges->sums_capacity, exchanges->sums_made + 1, sizeof(struct sums)));
+    exchanges->sums = memory;
+    TRY(make_sums(exchanges, count, &exchanges->sums[exchanges->sums_made]));
+    *collective = exchanges->sums[exchanges->sums_made++].line.collective;
+    return STATUS_OK;
+}
+
+static enum status add_over_workers(void *context, double *values, size_t count)
+{
+    struct exchanges *exchanges = context;
+    struct collective *collective = NULL;
+    const uint64_t before = clock_ns();
+    if (exchanges->sums_team == NULL)
+        return STATUS_OK;
+    TRY(find_sums(exchanges, count, &collective));
+    TRY(collective_start(collective, values, values));
+    TRY(collective_wait(collective));
+    const uint64_t now = clock_ns();
+    TRY(count_running(exchanges, now, &exchanges->counted_ns)); /* buckets came first */
+    count_flight(exchanges, before, now, &exchanges->counted_ns);
+    exchanges->tally.blocked_ns += now - before;
+    exchanges->tally.inside_ns += now - before;
+    return STATUS_OK;
+}
+
+struct worker_sums exchanges_sums(struct exchanges *exchanges)
+{
+    return (struct worker_sums){.context = exchanges, .add = add_over_workers};
 }
 
 enum status exchanges_mean(struct exchanges *exchanges, const char *what, float *vector, size_t count)

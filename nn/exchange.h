@@ -42,6 +42,7 @@ struct exchange_request {
     const struct wire_format *wire;   /* what travels (comm.h); NULL: elements as they are */
     struct device *device;            /* vectors lie in its memory (nn/arena.h); NULL: host memory */
     struct external_library *library; /* of an external; else NULL */
+    bool sums;                        /* exchanges_sums() is wanted */
     bool emulated;                    /* compute is slept: what happens in the watch passes beside it, as on a device */
 };
 
@@ -104,9 +105,8 @@ struct exchange_tally {
         flight_ns; /* an exchange was in flight: the union of all of them, hidden behind compute or not; on a device
                             from the time on when its vector was there */
     uint64_t
-        blocked_ns; /* the caller was in start, wait or the watch; on a device: in wait, and the device had nothing to
-                            do */
-    uint64_t inside_ns; /* of that in the watch, in the middle of a backend's step */
+        blocked_ns; /* the caller was in start or wait, or inside; on a device: in wait, and the device had nothing to do */
+    uint64_t inside_ns; /* of that in the watch and in sums, in the middle of a backend's step */
 };
 /* A step ends at `now_ns` (clock_ns()): what has happened since the last call, or since exchanges_mark(). */
 enum status exchanges_take(struct exchanges *exchanges, uint64_t now_ns, struct exchange_tally *tally) MUST_CHECK;
@@ -115,6 +115,11 @@ void exchanges_mark(struct exchanges *exchanges, uint64_t now_ns);
 
 /* What this worker's encoding has done to values since the beginning, in exchanges that are over. */
 struct codec_statistics exchanges_wire(const struct exchanges *exchanges);
+
+/* For a backend: sums in double precision by the run's own schedule where it is exact, else by a ring, on a team of their
+ * own, so that they may come between buckets that other workers start earlier or later. In step(), whose caller they block:
+ * counted as exposed, not in bytes. */
+struct worker_sums exchanges_sums(struct exchanges *exchanges);
 
 /* The exact mean over all workers, in place, with equal bits everywhere: for statistics, not counted. Collective.
  * `what` names it in messages. */

@@ -155,6 +155,10 @@ static json_t *settings_of(const struct trainer *trainer)
     add_number(settings, "batch", request->batch);
     add_word(settings, "last", request->keep_last ? "keep" : "drop");
     add_number(settings, "seed", (double)request->seed);
+    add_word(settings, "bn",
+             request->norms == NORMS_SYNC    ? "sync"
+             : request->norms == NORMS_LOCAL ? "local"
+                                             : "averaged");
     add_number(settings, "lr", request->lr);
     add_number(settings, "lr-batch", (double)request->lr_images);
     add_word(settings, "lr-schedule", rate_schedule_name(request->schedule));

@@ -244,6 +244,14 @@ static json_t *resumed_json(const struct trainer *trainer)
     return trainer->first > 0 ? json_integer((json_int_t)trainer->first) : json_null();
 }
 
+/* Of the running statistics. */
+static const char *norms_name(const struct trainer *trainer)
+{
+    if (trainer->request->norms == NORMS_SYNC)
+        return "sync";
+    return trainer->request->norms == NORMS_AVERAGED || trainer->exact ? "averaged" : "local";
+}
+
 /* What was asked for. */
 static json_t *settings_json(const struct trainer *trainer, size_t skip)
 {
@@ -260,8 +268,8 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
         "warmup_steps", (json_int_t)trainer->rate.warmup, "batch", request->batch, "threads", request->threads,
         "image_size", trainer->model->image_size, "global_batch", (json_int_t)trainer->rate.global_batch,
         "bucket_bytes", bucket_json(trainer->bucket), "exact", trainer->exact, "batch_norm_statistics",
-        trainer->exact ? "averaged" : "local", "nodes", text_string(&nodes), "transport", comm_transport(request->comm),
-        "segment", (json_int_t)comm_segment(request->comm), "window", (int)comm_window(request->comm), "host",
+        norms_name(trainer), "nodes", text_string(&nodes), "transport", comm_transport(request->comm), "segment",
+        (json_int_t)comm_segment(request->comm), "window", (int)comm_window(request->comm), "host",
         job_host(request->job), "started", trainer->started, "timing_skip", (int)skip);
     text_release(&spec);
     text_release(&nodes);

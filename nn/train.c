@@ -207,7 +207,9 @@ done:
 static enum status open_backend(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
+    const bool together = request->norms == NORMS_SYNC && job_size(request->job) > 1;
     struct backend_request backend = {.model = trainer->model,
+                                      .sums = together ? &trainer->sums : NULL,
                                       .batch = request->batch,
                                       .threads = request->threads,
                                       .profile = request->profile,
@@ -373,6 +375,10 @@ static enum status trainer_open(const struct train_request *request, struct trai
     clock_wall_text(trainer->started, sizeof trainer->started);
     TRY(method_find(spec->kind == SPEC_STRATEGY ? spec->strategy->name : "synchronous", &trainer->method));
     TRY(find_overlap(trainer));
+    if (request->norms == NORMS_SYNC && !trainer->exact)
+        return fail(STATUS_REFUSED,
+                    "--bn=sync: the workers' models differ, and so what their batch norms would share: take "
+                    "--bn=averaged or local");
     if (job_rank(request->job) == 0) /* before anything that takes time */
         TRY(open_folder(trainer));
     TRY(share_folder(trainer));
@@ -386,11 +392,13 @@ static enum status trainer_open(const struct train_request *request, struct trai
                                         .layout = request->layout,
                                         .model = trainer->model,
                                         .bucket = trainer->bucket,
+                                        .sums = request->norms == NORMS_SYNC,
                                         .emulated = request->profile != NULL,
                                         .wire = request->wire,
                                         .device = request->device,
                                         .library = request->library};
     TRY(exchanges_create(&exchange, &trainer->exchanges));
+    trainer->sums = exchanges_sums(trainer->exchanges);
     TRY(open_backend(trainer));
     TRY(open_optimizer(trainer));
     TRY(make_arenas(trainer));
@@ -475,7 +483,8 @@ static struct examiner examiner_of(struct trainer *trainer)
 
 static enum status average_statistics(struct trainer *trainer)
 {
-    if (!trainer->exact)
+    const enum train_norms norms = trainer->request->norms;
+    if (norms == NORMS_SYNC || (norms == NORMS_LOCAL && !trainer->exact)) /* sync: they are equal */
         return STATUS_OK;
     return exchanges_mean(trainer->exchanges, "mean of the running statistics", trainer->state, trainer->model->state);
 }

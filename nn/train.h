@@ -19,8 +19,7 @@
  * An emulated device (replay) spends the profile's time on each step, the update included: parameters stay 0, nothing
  * but the exchange is real.
  *
- * Batch norm: running statistics are each worker's own while training; exact runs average them over the workers
- * before each evaluation and at the end, inexact ones (gossip, none) keep them local.
+ * Batch norm: see enum train_norms.
  */
 #ifndef CHORALE_NN_TRAIN_H
 #define CHORALE_NN_TRAIN_H
@@ -52,6 +51,14 @@ enum train_overlap {
     OVERLAP_USUAL, /* OVERLAP_BUCKET where it can */
     OVERLAP_NONE,  /* exchanges begin when backward has ended */
     OVERLAP_BUCKET /* each bucket's as soon as backward has completed it; STATUS_REFUSED where that can't be */
+};
+
+/* Whose statistics batch norms have. */
+enum train_norms {
+    NORMS_LOCAL, /* each worker's batch; exact runs average the running ones before each evaluation and at the end */
+    NORMS_SYNC, /* all workers' batches together, forward and backward: as one worker with the whole batch. Exact runs on
+                      backends that can, else STATUS_REFUSED */
+    NORMS_AVERAGED /* as local, but running ones are averaged in inexact runs, too */
 };
 
 /* What a request without a bucket size means: BUCKET_OVERLAP with OVERLAP_BUCKET, else BUCKET_WHOLE. */
@@ -133,6 +140,7 @@ struct train_request {
                                  run of `steps` */
     size_t bucket;            /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR, BUCKET_USUAL */
     enum train_overlap overlap;
+    enum train_norms norms;
     bool zero_gamma;                /* the last batch norm of each residual block starts at 0 */
     const char *recipe;             /* file that options came from, for the summary; NULL: none */
     const struct wire_format *wire; /* what travels; NULL: f32 */

@@ -36,6 +36,7 @@ struct trainer {
     struct backend *backend;
     struct optimizer *optimizer;
     struct exchanges *exchanges;
+    struct worker_sums sums; /* of batch norms */
     struct metrics *metrics;
     const struct method *method;
     struct place place;            /* where arenas lie */

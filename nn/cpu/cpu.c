@@ -86,7 +86,8 @@ static enum status cpu_open(const struct backend_request *request, struct backen
     made->label_smoothing = request->label_smoothing;
     set_threads(made->threads); /* before the net: oneDNN plans for the threads it finds */
     enum status status;
-    struct net_request net = {.model = made->model, .batch = made->batch, .threads = made->threads};
+    struct net_request net = {
+        .model = made->model, .batch = made->batch, .threads = made->threads, .sums = request->sums};
     TRY_TO(failed, net_create(&net, &made->net));
     TRY_TO(failed, layer_times_create(made->model, &made->times));
     made->padded_bytes = (size_t)made->batch * floats_per_image(made->model) * sizeof *made->padded;

@@ -40,6 +40,8 @@ struct net {
     float *rearranged; /* weights of one convolution at a time, for backward by data */
     void *scratch;     /* oneDNN's */
     size_t columns_count, rearranged_bytes, scratch_bytes;
+    const struct worker_sums *sums;
+    double *exchanged; /* by one batch norm at a time */
 
     void *memory; /* all of the above and the values */
     size_t memory_bytes;
@@ -215,7 +217,8 @@ static enum status make_work(struct net *net)
         const struct node *node = &net->plan->node[k];
         struct work *work = &net->work[k];
         work->complete_from = end_before(net, k);
-        work->norm = (struct norm){.kernels = net->kernels, .threads = net->threads, .x = input_of(net, node)};
+        work->norm = (struct norm){
+            .kernels = net->kernels, .threads = net->threads, .x = input_of(net, node), .sums = net->sums};
         work->pool = (struct pool){.kernels = net->kernels,
                                    .threads = net->threads,
                                    .x = input_of(net, node),
@@ -257,14 +260,25 @@ static void place_work(struct net *net, struct region *region, int k)
         work->norm.inverse = take(region, channels, sizeof(float));
         work->norm.scale = take(region, channels, sizeof(float));
         work->norm.shift = take(region, channels, sizeof(float));
+        work->norm.exchanged = net->exchanged;
     } else if (node->kind == NODE_MAX_POOL) {
         work->pool.which = take(region, output->count, sizeof *work->pool.which);
     }
 }
 
+static size_t most_channels(const struct net *net)
+{
+    size_t most = 0;
+    for (int k = 0; k < net->plan->nodes; k++)
+        most = larger(most, output_of(net, &net->plan->node[k])->channels);
+    return most;
+}
+
 static void place(struct net *net, struct region *region)
 {
     struct plan *plan = net->plan;
+    if (net->sums != NULL)
+        net->exchanged = take(region, norm_exchanged(most_channels(net)), sizeof(double));
     if (!plan->plain_images)
         plan->value[0].data = take(region, plan->value[0].count, sizeof(float));
     for (int k = 0; k < plan->nodes; k++)
@@ -313,6 +327,7 @@ enum status net_create(const struct net_request *request, struct net **net)
     struct net *made = memory;
     made->model = request->model;
     made->threads = request->threads;
+    made->sums = request->sums;
     made->kernels = kernels_select();
     enum status status;
     TRY_TO(failed, plan_create(request->model, request->batch, onednn_block(), request->image_gradient, &made->plan));
@@ -509,9 +524,8 @@ static enum status forward_node(struct net *net, int k, const float *parameters,
         return forward_conv(net, node, work, own);
     case NODE_NORM:
         if (training)
-            norm_train(&work->norm, own, state + layer->state_offset, addend, node->relu, output);
-        else
-            norm_evaluate(&work->norm, own, state + layer->state_offset, addend, node->relu, output);
+            return norm_train(&work->norm, own, state + layer->state_offset, addend, node->relu, output);
+        norm_evaluate(&work->norm, own, state + layer->state_offset, addend, node->relu, output);
         return STATUS_OK;
     case NODE_MAX_POOL:
         max_pool_forward(&work->pool, input_of(net, node)->data, output);
@@ -592,19 +606,19 @@ static enum status backward_conv(struct net *net, const struct node *node, struc
     return STATUS_OK;
 }
 
-static void backward_norm(struct net *net, const struct node *node, struct work *work, const float *parameters,
-                          float *parameter_gradient)
+static enum status backward_norm(struct net *net, const struct node *node, struct work *work, const float *parameters,
+                                 float *parameter_gradient)
 {
-    norm_backward(&work->norm, &(struct norm_backward){
-                                   .parameters = parameters,
-                                   .result = output_of(net, node)->data,
-                                   .relu = node->relu,
-                                   .gradient = net->gradient[node->gradient],
-                                   .more = node->more < 0 ? NULL : net->gradient[node->more],
-                                   .parameter_gradient = parameter_gradient,
-                                   .input_gradient = net->gradient[node->input_gradient],
-                                   .addend = node->second >= 0,
-                               });
+    return norm_backward(&work->norm, &(struct norm_backward){
+                                          .parameters = parameters,
+                                          .result = output_of(net, node)->data,
+                                          .relu = node->relu,
+                                          .gradient = net->gradient[node->gradient],
+                                          .more = node->more < 0 ? NULL : net->gradient[node->more],
+                                          .parameter_gradient = parameter_gradient,
+                                          .input_gradient = net->gradient[node->input_gradient],
+                                          .addend = node->second >= 0,
+                                      });
 }
 
 /* dW (O, I) = dy^T x, db = sum of dy, dx (N, I) = dy W */
@@ -643,8 +657,7 @@ static enum status backward_node(struct net *net, int k, const float *parameters
     case NODE_CONV:
         return backward_conv(net, node, work, parameters + offset, gradients + offset);
     case NODE_NORM:
-        backward_norm(net, node, work, parameters + offset, gradients + offset);
-        return STATUS_OK;
+        return backward_norm(net, node, work, parameters + offset, gradients + offset);
     case NODE_MAX_POOL:
         if (into)
             max_pool_backward(&work->pool, net->gradient[node->gradient], into);

@@ -18,7 +18,8 @@ struct net;
 struct net_request {
     const struct model *model; /* must outlive the net */
     int batch, threads;
-    bool image_gradient; /* backward also makes the gradient by the images */
+    bool image_gradient;            /* backward also makes the gradient by the images */
+    const struct worker_sums *sums; /* of batch norms; NULL: of this worker's batch */
 };
 
 enum status net_create(const struct net_request *request, struct net **net) MUST_CHECK;

@@ -38,12 +38,19 @@ static void set_coefficients(struct norm *norm, const float *parameters, size_t 
     norm->shift[c] = (float)((double)parameters[norm->x->channels + c] - mean * scale);
 }
 
-/* One pass: sums of differences from the first pixel, which is near enough to the mean for them not to cancel. */
-static void block_statistics(struct norm *norm, size_t first, const float *x, const struct runs *runs,
-                             const float *parameters, float *state)
+/* Values of a channel on this worker. */
+static double values_of(const struct norm *norm)
 {
-    size_t block = norm->x->block, channels = norm->x->channels;
-    double count = (double)(norm->x->images * value_pixels(norm->x));
+    return (double)(norm->x->images * value_pixels(norm->x));
+}
+
+/* Mean and biased variance of a block's channels. One pass: sums of differences from the first pixel, which is near enough to
+ * the mean for them not to cancel. */
+static void block_moments(const struct norm *norm, const float *x, const struct runs *runs, double *mean,
+                          double *variance)
+{
+    size_t block = norm->x->block;
+    double count = values_of(norm);
     float center[LANES];
     double sum[LANES] = {0}, square[LANES] = {0};
     spread(x, block, center);
@@ -51,17 +58,32 @@ static void block_statistics(struct norm *norm, size_t first, const float *x, co
     gather(sum, block);
     gather(square, block);
     for (size_t k = 0; k < block; k++) {
-        size_t c = first + k;
-        double offset = sum[k] / count, mean = (double)center[k] + offset;
-        double variance = square[k] / count - offset * offset;
-        if (variance < 0) /* by rounding; a NaN stays one */
-            variance = 0;
-        set_coefficients(norm, parameters, c, mean, variance);
-        double unbiased = count > 1 ? variance * count / (count - 1) : variance;
-        float *running_mean = state + c, *running_variance = state + channels + c;
-        *running_mean = (float)((1 - momentum) * (double)*running_mean + momentum * mean);
-        *running_variance = (float)((1 - momentum) * (double)*running_variance + momentum * unbiased);
+        double offset = sum[k] / count;
+        mean[k] = (double)center[k] + offset;
+        variance[k] = square[k] / count - offset * offset;
+        if (variance[k] < 0) /* by rounding; a NaN stays one */
+            variance[k] = 0;
     }
+}
+
+/* What the mean and the variance of `count` values of channel c make. */
+static void set_channel(struct norm *norm, const float *parameters, float *state, size_t c, double mean,
+                        double variance, double count)
+{
+    set_coefficients(norm, parameters, c, mean, variance);
+    double unbiased = count > 1 ? variance * count / (count - 1) : variance;
+    float *running_mean = state + c, *running_variance = state + norm->x->channels + c;
+    *running_mean = (float)((1 - momentum) * (double)*running_mean + momentum * mean);
+    *running_variance = (float)((1 - momentum) * (double)*running_variance + momentum * unbiased);
+}
+
+static void block_statistics(struct norm *norm, size_t first, const float *x, const struct runs *runs,
+                             const float *parameters, float *state)
+{
+    double mean[LANES], variance[LANES];
+    block_moments(norm, x, runs, mean, variance);
+    for (size_t k = 0; k < norm->x->block; k++)
+        set_channel(norm, parameters, state, first + k, mean[k], variance[k], values_of(norm));
 }
 
 static void block_result(const struct norm *norm, size_t first, size_t offset, const struct runs *runs,
@@ -74,17 +96,66 @@ static void block_result(const struct norm *norm, size_t first, size_t offset, c
                                result + offset);
 }
 
-void norm_train(struct norm *norm, const float *parameters, float *state, const float *addend, bool relu, float *result)
+/* For all workers: values, then of each channel its sum and its sum of squares. In double precision they lose nothing that
+ * is in values of single precision. */
+static void sum_channels(const struct norm *norm)
+{
+    const struct value *x = norm->x;
+    const struct runs runs = runs_of_block(x);
+    const double count = values_of(norm);
+    double *sum = norm->exchanged + 1, *square = sum + x->channels;
+    int blocks = (int)(x->channels / x->block);
+    norm->exchanged[0] = count;
+#pragma omp parallel for schedule(static) num_threads(norm->threads)
+    for (int k = 0; k < blocks; k++) {
+        double mean[LANES], variance[LANES];
+        const size_t first = (size_t)k * x->block;
+        block_moments(norm, x->data + (size_t)k * value_block_stride(x), &runs, mean, variance);
+        for (size_t c = 0; c < x->block; c++) {
+            sum[first + c] = count * mean[c];
+            square[first + c] = count * (variance[c] + mean[c] * mean[c]);
+        }
+    }
+}
+
+static enum status train_together(struct norm *norm, const float *parameters, float *state, const float *addend,
+                                  bool relu, float *result)
+{
+    const struct value *x = norm->x;
+    const struct runs runs = runs_of_block(x);
+    const double *sum = norm->exchanged + 1, *square = sum + x->channels;
+    int blocks = (int)(x->channels / x->block);
+    sum_channels(norm);
+    TRY(norm->sums->add(norm->sums->context, norm->exchanged, norm_exchanged(x->channels)));
+    norm->values = norm->exchanged[0];
+    for (size_t c = 0; c < x->channels; c++) {
+        const double mean = sum[c] / norm->values;
+        double variance = square[c] / norm->values - mean * mean;
+        if (variance < 0)
+            variance = 0;
+        set_channel(norm, parameters, state, c, mean, variance, norm->values);
+    }
+#pragma omp parallel for schedule(static) num_threads(norm->threads)
+    for (int k = 0; k < blocks; k++)
+        block_result(norm, (size_t)k * x->block, (size_t)k * value_block_stride(x), &runs, addend, relu, result);
+    return STATUS_OK;
+}
+
+enum status norm_train(struct norm *norm, const float *parameters, float *state, const float *addend, bool relu,
+                       float *result)
 {
     const struct value *x = norm->x;
     struct runs runs = runs_of_block(x);
     int blocks = (int)(x->channels / x->block);
+    if (norm->sums != NULL)
+        return train_together(norm, parameters, state, addend, relu, result);
 #pragma omp parallel for schedule(static) num_threads(norm->threads)
     for (int k = 0; k < blocks; k++) {
         size_t first = (size_t)k * x->block, offset = (size_t)k * value_block_stride(x);
         block_statistics(norm, first, x->data + offset, &runs, parameters, state);
         block_result(norm, first, offset, &runs, addend, relu, result);
     }
+    return STATUS_OK;
 }
 
 void norm_evaluate(struct norm *norm, const float *parameters, const float *state, const float *addend, bool relu,
@@ -106,16 +177,14 @@ struct input_coefficients {
     float a[LANES], b[LANES], c[LANES];
 };
 
+/* `sum` and `product` are over `count` values. */
 static void solve(const struct norm *norm, const struct norm_backward *in, size_t first, const double *sum,
-                  const double *product, struct input_coefficients *out)
+                  const double *product, double count, struct input_coefficients *out)
 {
-    size_t block = norm->x->block, channels = norm->x->channels;
-    double count = (double)(norm->x->images * value_pixels(norm->x));
+    size_t block = norm->x->block;
     float a[LANES], b[LANES], c[LANES];
     for (size_t k = 0; k < block; k++) {
         double inverse = (double)norm->inverse[first + k], gain = (double)in->parameters[first + k] * inverse;
-        in->parameter_gradient[first + k] = (float)(product[k] * inverse);
-        in->parameter_gradient[channels + first + k] = (float)sum[k];
         a[k] = (float)gain;
         b[k] = (float)(gain * inverse * inverse * product[k] / count);
         c[k] = (float)(gain * sum[k] / count);
@@ -125,45 +194,110 @@ static void solve(const struct norm *norm, const struct norm_backward *in, size_
     spread(c, block, out->c);
 }
 
-static void block_backward(const struct norm *norm, const struct norm_backward *in, size_t first, size_t offset,
-                           const struct runs *runs)
-{
-    size_t block = norm->x->block;
+/* A block of channels on its way backward. */
+struct block {
+    size_t first; /* channel */
+    const struct runs *runs;
     float scale[LANES], shift[LANES], mean[LANES];
-    spread(norm->scale + first, block, scale);
-    spread(norm->shift + first, block, shift);
-    spread(norm->mean + first, block, mean);
+    struct norm_gradient operands;
+    float *masked, *input_gradient;
+    double sum[LANES], product[LANES]; /* over this worker's values: of g, of g (x - mean) */
+};
+
+static void block_open(const struct norm *norm, const struct norm_backward *in, int k, const struct runs *runs,
+                       struct block *block)
+{
+    const size_t width = norm->x->block, offset = (size_t)k * value_block_stride(norm->x);
+    *block = (struct block){.first = (size_t)k * width, .runs = runs};
+    spread(norm->scale + block->first, width, block->scale);
+    spread(norm->shift + block->first, width, block->shift);
+    spread(norm->mean + block->first, width, block->mean);
     enum mask_kind by = in->addend ? MASK_BY_RESULT : MASK_BY_INPUT;
-    struct norm_gradient operands = {
+    block->operands = (struct norm_gradient){
         .x = norm->x->data + offset,
         .result = in->addend ? in->result + offset : NULL,
         .gradient = in->gradient + offset,
         .more = in->more ? in->more + offset : NULL,
-        .scale = scale,
-        .shift = shift,
-        .mean = mean,
+        .scale = block->scale,
+        .shift = block->shift,
+        .mean = block->mean,
         .mask = in->relu ? by : MASK_NONE,
     };
-    double sum[LANES] = {0}, product[LANES] = {0};
-    norm->kernels->norm_reduce(runs, &operands, in->addend ? in->gradient + offset : NULL, sum, product);
-    gather(sum, block);
-    gather(product, block);
-    struct input_coefficients coefficients;
-    solve(norm, in, first, sum, product, &coefficients);
-    if (in->addend) { /* the masked sum is stored by now */
-        operands.more = NULL;
-        operands.mask = MASK_NONE;
-    }
-    norm->kernels->norm_apply(runs, &operands, coefficients.a, coefficients.b, coefficients.c,
-                              in->input_gradient + offset);
+    block->masked = in->addend ? in->gradient + offset : NULL;
+    block->input_gradient = in->input_gradient + offset;
 }
 
-void norm_backward(struct norm *norm, const struct norm_backward *in)
+/* Sums, and the gradients of gamma and beta. */
+static void block_reduce(const struct norm *norm, const struct norm_backward *in, struct block *block)
+{
+    const size_t width = norm->x->block, channels = norm->x->channels;
+    norm->kernels->norm_reduce(block->runs, &block->operands, block->masked, block->sum, block->product);
+    gather(block->sum, width);
+    gather(block->product, width);
+    for (size_t k = 0; k < width; k++) {
+        const size_t c = block->first + k;
+        in->parameter_gradient[c] = (float)(block->product[k] * (double)norm->inverse[c]);
+        in->parameter_gradient[channels + c] = (float)block->sum[k];
+    }
+}
+
+static void block_apply(const struct norm *norm, const struct norm_backward *in, struct block *block, const double *sum,
+                        const double *product, double count)
+{
+    struct input_coefficients coefficients;
+    solve(norm, in, block->first, sum, product, count, &coefficients);
+    if (in->addend) { /* the masked sum is stored by now */
+        block->operands.more = NULL;
+        block->operands.mask = MASK_NONE;
+    }
+    norm->kernels->norm_apply(block->runs, &block->operands, coefficients.a, coefficients.b, coefficients.c,
+                              block->input_gradient);
+}
+
+/* Gradients are those of each worker's mean over its own n images, of which the mean over all images takes n shares: sums
+ * are exchanged times n, and come back in units of this worker's. */
+static enum status backward_together(struct norm *norm, const struct norm_backward *in)
 {
     const struct value *x = norm->x;
-    struct runs runs = runs_of_block(x);
+    const struct runs runs = runs_of_block(x);
+    const double count = values_of(norm);
+    double *sum = norm->exchanged, *product = sum + x->channels;
     int blocks = (int)(x->channels / x->block);
 #pragma omp parallel for schedule(static) num_threads(norm->threads)
-    for (int k = 0; k < blocks; k++)
-        block_backward(norm, in, (size_t)k * x->block, (size_t)k * value_block_stride(x), &runs);
+    for (int k = 0; k < blocks; k++) {
+        struct block block;
+        block_open(norm, in, k, &runs, &block);
+        block_reduce(norm, in, &block);
+        for (size_t c = 0; c < x->block; c++) {
+            sum[block.first + c] = count * block.sum[c];
+            product[block.first + c] = count * block.product[c];
+        }
+    }
+    TRY(norm->sums->add(norm->sums->context, norm->exchanged, 2 * x->channels));
+    for (size_t c = 0; c < 2 * x->channels; c++)
+        norm->exchanged[c] /= count;
+#pragma omp parallel for schedule(static) num_threads(norm->threads)
+    for (int k = 0; k < blocks; k++) {
+        struct block block;
+        block_open(norm, in, k, &runs, &block);
+        block_apply(norm, in, &block, sum + block.first, product + block.first, norm->values);
+    }
+    return STATUS_OK;
+}
+
+enum status norm_backward(struct norm *norm, const struct norm_backward *in)
+{
+    const struct value *x = norm->x;
+    const struct runs runs = runs_of_block(x);
+    int blocks = (int)(x->channels / x->block);
+    if (norm->sums != NULL)
+        return backward_together(norm, in);
+#pragma omp parallel for schedule(static) num_threads(norm->threads)
+    for (int k = 0; k < blocks; k++) {
+        struct block block;
+        block_open(norm, in, k, &runs, &block);
+        block_reduce(norm, in, &block);
+        block_apply(norm, in, &block, block.sum, block.product, values_of(norm));
+    }
+    return STATUS_OK;
 }

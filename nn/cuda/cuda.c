@@ -85,6 +85,10 @@ static enum status check_request(const struct backend_request *request)
 {
     if (request->device == NULL || request->device->ops == NULL || strcmp(request->device->ops->name, "cuda") != 0)
         return fail(STATUS_INTERNAL, "the cuda backend wants a cuda device");
+    if (request->sums != NULL)
+        return fail(STATUS_REFUSED,
+                    "the cuda backend keeps the statistics of batch norms in its queue, where nothing is "
+                    "exchanged: take --bn=averaged or local");
     if (request->batch < 1)
         return fail(STATUS_USAGE, "batch %d: at least one image", request->batch);
     if (request->loss_scale != 0 && request->loss_scale != 1 && request->precision != PRECISION_F16)

@@ -104,6 +104,8 @@ static enum status replay_open(const struct backend_request *request, struct bac
     if (request->precision != PRECISION_F32)
         return fail(STATUS_REFUSED, "precision %s: the device replay computes nothing",
                     precision_name(request->precision));
+    if (request->sums != NULL)
+        return fail(STATUS_REFUSED, "device replay: it has no batch norms: leave out --bn");
     if (request->profile == NULL)
         return fail(STATUS_USAGE, "device replay: no profile: give --device=replay:FILE");
     TRY(profile_read(request->profile, &profile));

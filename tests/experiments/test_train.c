@@ -303,6 +303,68 @@ Test(train, overlap_is_taken_where_it_can_be)
     json_decref(gossip);
 }
 
+/* ---- batch norm ---- */
+
+enum { LOSSES = 5 };
+
+static void losses_of(const char *words, double *losses)
+{
+    char line[1024];
+    struct text all = {0};
+    json_error_t error;
+    text_addf(&all, "--threads=1 --steps=%d --eval=never %s --out=run", LOSSES, words);
+    json_decref(summary_of(text_string(&all)));
+    text_release(&all);
+    FILE *file = fopen("run/metrics.jsonl", "r");
+    cr_assert_not_null(file);
+    for (int k = 0; k < LOSSES; k++) {
+        cr_assert_not_null(fgets(line, sizeof line, file));
+        json_t *row = json_loads(line, 0, &error);
+        cr_assert_not_null(row);
+        losses[k] = number(row, "loss");
+        json_decref(row);
+    }
+    cr_assert_eq(fclose(file), 0);
+    cr_assert_eq(system("rm -r run"), 0); /* NOLINT(concurrency-mt-unsafe): nothing else runs */
+}
+
+/* `parts` share the batch that `whole` has alone. */
+static void norms_like_one_worker(const char *whole, const char *parts)
+{
+    double wanted[LOSSES], found[LOSSES];
+    losses_of(whole, wanted);
+    losses_of(parts, found);
+    for (int k = 0; k < LOSSES; k++)
+        cr_expect_float_eq(found[k], wanted[k], 1e-5 * wanted[k], "%s: step %d: %.9g, of one worker %.9g", parts, k,
+                           found[k], wanted[k]);
+}
+
+Test(train, batch_norm_over_all_workers_is_that_of_the_whole_batch)
+{
+    norms_like_one_worker("--model=cnn --image-size=28 --batch=24 -n 1",
+                          "--model=cnn --image-size=28 --batch=12 -n 2 --bn=sync");
+    norms_like_one_worker("--model=cnn --image-size=28 --batch=24 -n 1",
+                          "--model=cnn --image-size=28 --batch=8 -n 3 --bn=sync --allreduce=rhd --bucket=tensor");
+    norms_like_one_worker("--model=cnn --image-size=28 --batch=24 -n 1 --allreduce=double-buffered",
+                          "--model=cnn --image-size=28 --batch=12 -n 2 --bn=sync --allreduce=double-buffered "
+                          "--bucket=tensor --transport=tcp");
+    norms_like_one_worker("--model=resnet18 --image-size=32 --batch=24 --lr=0.01 -n 1",
+                          "--model=resnet18 --image-size=32 --batch=8 --lr=0.01 -n 3 --bn=sync");
+}
+
+Test(train, batch_norms_of_gossip)
+{
+    json_t *local = summary_of("--allreduce=gossip -n 3 --steps=3 --eval=never" SMALL);
+    json_t *averaged = summary_of("--allreduce=gossip -n 3 --steps=3 --eval=never --bn=averaged" SMALL);
+    const json_t *states = json_object_get(averaged, "state_hash");
+    cr_expect(json_equal(json_array_get(states, 0), json_array_get(states, 2)));
+    cr_expect(!json_equal(json_object_get(local, "state_hash"), states));
+    cr_expect(json_equal(json_object_get(local, "parameter_hash"), json_object_get(averaged, "parameter_hash")));
+    cr_expect_str_eq(json_string_value(json_object_get(averaged, "batch_norm_statistics")), "averaged");
+    json_decref(local);
+    json_decref(averaged);
+}
+
 Test(train, none_lets_workers_drift_apart)
 {
     json_t *summary = summary_of("--allreduce=none -n 3 --steps=3 --eval=never --out=run" SMALL);
@@ -522,6 +584,8 @@ Test(train, wrong_usage_is_said_in_one_line)
     expect_refused("--steps=2 --epochs=2" SMALL, 2, "one of them");
     expect_refused("--bucket=many" SMALL, 2, "--bucket=many");
     expect_refused("--device=tpu" SMALL, 2, "--device=tpu");
+    expect_refused("-n 2 --bn=shared" SMALL, 2, "--bn=shared");
+    expect_refused("-n 2 --allreduce=gossip --bn=sync --steps=1" SMALL, 2, "--bn=averaged");
     expect_refused("-n 2 --overlap=some" SMALL, 2, "--overlap=some");
     expect_refused("-n 2 --allreduce=gossip --overlap=bucket --steps=1" SMALL, 2, "--overlap=none");
     expect_refused("-n 0" SMALL, 2, "workers");

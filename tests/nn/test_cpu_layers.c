@@ -140,7 +140,7 @@ static void run_layer(FILE *file, const struct layer_case *c, int threads)
 
     struct net *net = NULL;
     bool image_gradient = c->channels != 3;
-    OK(net_create(&(struct net_request){model, c->batch, threads, image_gradient}, &net));
+    OK(net_create(&(struct net_request){model, c->batch, threads, image_gradient, NULL}, &net));
     OK(net_to_native(net, canonical, native));
     OK(net_train(net, native, state, images));
     net_read_output(net, result);
@@ -224,16 +224,22 @@ static void run_norm(const struct kernels *kernels, size_t block, bool folded, b
     }
     formula_fill(SEED_PARAMETER, 1, 0.5, parameters, 2 * CHANNELS);
     memset(run->state, 0, sizeof run->state);
-    struct norm norm = {kernels, 1, &value, mean, inverse, scale, shift};
-    norm_train(&norm, parameters, run->state, with_addend ? addend : NULL, true, result);
-    norm_backward(&norm, &(struct norm_backward){.parameters = parameters,
-                                                 .result = result,
-                                                 .relu = true,
-                                                 .gradient = gradient,
-                                                 .more = more,
-                                                 .parameter_gradient = run->parameter_gradient,
-                                                 .input_gradient = dx,
-                                                 .addend = with_addend});
+    struct norm norm = {.kernels = kernels,
+                        .threads = 1,
+                        .x = &value,
+                        .mean = mean,
+                        .inverse = inverse,
+                        .scale = scale,
+                        .shift = shift};
+    OK(norm_train(&norm, parameters, run->state, with_addend ? addend : NULL, true, result));
+    OK(norm_backward(&norm, &(struct norm_backward){.parameters = parameters,
+                                                    .result = result,
+                                                    .relu = true,
+                                                    .gradient = gradient,
+                                                    .more = more,
+                                                    .parameter_gradient = run->parameter_gradient,
+                                                    .input_gradient = dx,
+                                                    .addend = with_addend}));
     for (size_t i = 0; i < FLOATS; i++) {
         size_t from = at(&value, i / PIXELS / CHANNELS, i / PIXELS % CHANNELS, i % PIXELS);
         run->result[i] = result[from];
