@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "comm/host.h"
 #include "experiments/program.h"
+#include "nn/checkpoint.h"
 #include "nn/data.h"
 #include "nn/data/loader.h"
 #include "nn/data/pack.h"
@@ -18,6 +19,7 @@
 
 static const char head[] =
     "usage: chorale data inspect DATA [--decode]       counts, classes, sizes, bad images; how quickly it is decoded\n"
+    "       chorale data inspect CHECKPOINT            what a kept run holds, as JSON; its checksums are compared\n"
     "       chorale data pack DATA --out=FILE.pack     its images in one file of plain pixels of one size\n"
     "       chorale data index FOLDER|FILE.tar ...     where the samples of tar files lie, kept beside them\n"
     "DATA is what --data= of chorale train takes: PATH, its format found out, or FORMAT:PATH.\n";
@@ -388,11 +390,25 @@ static enum status inspect(struct inspection *inspection)
     return fflush(stdout) == 0 ? STATUS_OK : fail(STATUS_IO, "standard output: the result could not be written");
 }
 
+/* Its header; all of it is checked. */
+static enum status inspect_checkpoint(const char *path)
+{
+    struct checkpoint *checkpoint = NULL;
+    TRY(checkpoint_open(path, &checkpoint));
+    enum status status = checkpoint_verify(checkpoint);
+    if (status >= 0)
+        status = json_print(stdout, checkpoint_header(checkpoint));
+    checkpoint_close(checkpoint);
+    return status;
+}
+
 static enum status run_inspect(const struct option_values *options, char **paths, size_t count)
 {
     struct inspection inspection = {.options = options, .words = paths[0]};
     if (count != 1)
         return fail(STATUS_USAGE, "data inspect: one data set, please: chorale data --help");
+    if (checkpoint_is(paths[0]))
+        return inspect_checkpoint(paths[0]);
     enum status status = inspect(&inspection);
     for (size_t i = 0; i < MOST_NAMED; i++) {
         free(inspection.named[i].name);

@@ -553,7 +553,8 @@ static void say_progress(void *context, const struct train_progress *progress)
     struct telling *telling = context;
     const uint64_t now = clock_ns();
     if (progress->evaluated) {
-        printf("epoch %.2f: top-1 %.4f, test loss %.4f\n", progress->epoch, progress->top1, progress->test_loss);
+        printf("epoch %.2f: top-1 %.4f, top-5 %.4f, test loss %.4f\n", progress->epoch, progress->top1, progress->top5,
+               progress->test_loss);
     } else {
         if (now - telling->said_ns < SAY_EVERY_NS && progress->step < progress->steps)
             return;
@@ -584,7 +585,9 @@ static void say_summary(const struct train_summary *summary, bool replayed)
         printf("; mean loss of all workers, first and last steps: %.4f -> %.4f", summary->loss_first,
                summary->loss_last);
     if (isfinite(summary->top1))
-        printf(", top-1 %.4f", summary->top1);
+        printf(", top-1 %.4f, top-5 %.4f", summary->top1, summary->top5);
+    if (isfinite(summary->top1_average))
+        printf(", of the average of the models top-1 %.4f", summary->top1_average);
     if (summary->wire.infinite > 0 || summary->wire.nan > 0)
         printf(", on the wire %llu values became infinite and %llu were NaN",
                (unsigned long long)summary->wire.infinite, (unsigned long long)summary->wire.nan);

@@ -97,6 +97,12 @@ struct gradient_watch {
     size_t cuts;
 };
 
+/* Sums over the images of a batch. */
+struct evaluation {
+    double loss_sum;
+    size_t top1, top5; /* images whose label has the largest logit, one of the five largest; of equal ones the first */
+};
+
 /* One step of SGD with momentum, as nn/optimizer.h has it. */
 struct update {
     double rate, momentum;
@@ -144,10 +150,10 @@ struct backend_ops {
     /* True in *finite while every gradient that update() has read was finite. Waits for the updates put so far. */
     enum status (*updates_finite)(struct backend *backend, bool *finite);
 
-    /* Sum of losses and count of correct images with the running statistics; batch->count from 1 to the request's. Blocks
+    /* Losses and correct images with the running statistics; batch->count from 1 to the request's. Blocks
      * until done; no step may be uncollected. NULL where the backend can't evaluate (replay). */
     enum status (*evaluate)(struct backend *backend, const float *parameters, const float *state,
-                            const struct batch *batch, double *loss_sum, size_t *correct);
+                            const struct batch *batch, struct evaluation *sum);
 
     /* Layer times measured since open, as the text of a profile file (README, "Files"); NULL if it can't. */
     enum status (*profile)(struct backend *backend, struct text *text);

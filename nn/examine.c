@@ -21,7 +21,7 @@ static enum status gather(const struct examiner *examiner, const void *mine, siz
 /* ---- accuracy ---- */
 
 struct score {
-    double loss_sum, correct, images;
+    double loss_sum, top1, top5, images;
 };
 
 /* This worker's part of the test set. */
@@ -39,13 +39,13 @@ static enum status score_part(const struct examiner *examiner, const float *para
     request.batches = (request.images + (size_t)request.batch - 1) / (size_t)request.batch;
     enum status status = loader_open(&request, &loader);
     for (uint64_t b = 0; status >= 0 && b < request.batches; b++) {
-        double loss_sum = 0;
-        size_t correct = 0;
+        struct evaluation sum = {.loss_sum = 0};
         TRY_TO(done, loader_next(loader, &batch));
         if (batch->count > 0) /* else none of them could be decoded */
-            TRY_TO(done, examiner->ops->evaluate(examiner->backend, parameters, state, batch, &loss_sum, &correct));
-        score->loss_sum += loss_sum;
-        score->correct += (double)correct;
+            TRY_TO(done, examiner->ops->evaluate(examiner->backend, parameters, state, batch, &sum));
+        score->loss_sum += sum.loss_sum;
+        score->top1 += (double)sum.top1;
+        score->top5 += (double)sum.top5;
         score->images += batch->count;
         loader_done(loader);
     }
@@ -65,12 +65,14 @@ enum status examine_accuracy(const struct examiner *examiner, const float *param
     size_t workers = (size_t)job_size(examiner->job);
     for (size_t rank = 0; rank < workers; rank++) {
         sum.loss_sum += scores[rank].loss_sum;
-        sum.correct += scores[rank].correct;
+        sum.top1 += scores[rank].top1;
+        sum.top5 += scores[rank].top5;
         sum.images += scores[rank].images;
     }
-    *accuracy = (struct accuracy){.top1 = sum.correct / sum.images, .loss = sum.loss_sum / sum.images};
-    for (size_t rank = 0; rank < workers; rank++)
-        top1_of[rank] = examiner->exact ? accuracy->top1 : scores[rank].correct / scores[rank].images;
+    *accuracy = (struct accuracy){
+        .top1 = sum.top1 / sum.images, .top5 = sum.top5 / sum.images, .loss = sum.loss_sum / sum.images};
+    for (size_t rank = 0; top1_of != NULL && rank < workers; rank++)
+        top1_of[rank] = examiner->exact ? accuracy->top1 : scores[rank].top1 / scores[rank].images;
     free(all);
     return STATUS_OK;
 }
@@ -181,6 +183,36 @@ static enum status distance_to_mean(const struct examiner *examiner, const float
 done:
     memory_pages_release(mine, bytes);
     memory_pages_release(host, bytes);
+    return status;
+}
+
+/* The mean over the workers of an arena, in one of its own; after a failure an exchange may still be writing it: it goes
+ * with the comm. */
+static enum status average_arena(const struct examiner *examiner, const char *what, const float *arena, size_t count,
+                                 float **mean)
+{
+    void *host = NULL;
+    TRY(arena_create(examiner->place, count, mean));
+    enum status status = memory_pages(&host, count * sizeof(float));
+    if (status >= 0)
+        status = arena_read(examiner->place, arena, host, count);
+    if (status >= 0)
+        status = arena_write(examiner->place, *mean, host, count);
+    memory_pages_release(host, count * sizeof(float));
+    return status < 0 ? status : exchanges_mean(examiner->exchanges, what, *mean, count);
+}
+
+enum status examine_average(const struct examiner *examiner, const float *parameters, const float *state,
+                            struct accuracy *accuracy)
+{
+    struct examiner shared = *examiner;
+    float *mean = NULL, *mean_state = NULL;
+    shared.exact = true; /* all have the same now, and share the test set */
+    TRY(average_arena(examiner, "mean of the parameters", parameters, examiner->model->parameters, &mean));
+    TRY(average_arena(examiner, "mean of the running statistics", state, examiner->model->state, &mean_state));
+    const enum status status = examine_accuracy(&shared, mean, mean_state, accuracy, NULL);
+    arena_destroy(examiner->place, mean);
+    arena_destroy(examiner->place, mean_state);
     return status;
 }
 

@@ -34,12 +34,18 @@ struct examiner {
 };
 
 struct accuracy {
-    double top1, loss; /* share of correct images, mean cross-entropy; inexact runs: means over the workers */
+    double top1, top5, loss; /* shares of correct images, mean cross-entropy; inexact runs: means over the workers */
 };
 
-/* top1_of[job size]: of each worker's model (exact runs: all equal). */
+/* Over the whole test set, each image once, whatever the number of workers. top1_of[job size]: of each worker's model (exact
+ * runs: all equal). */
 enum status examine_accuracy(const struct examiner *examiner, const float *parameters, const float *state,
                              struct accuracy *accuracy, double *top1_of) MUST_CHECK;
+
+/* Of the average of the workers' parameters, with the average of their running statistics: the model that an inexact run
+ * agrees on. */
+enum status examine_average(const struct examiner *examiner, const float *parameters, const float *state,
+                            struct accuracy *accuracy) MUST_CHECK;
 
 /* 64 bits of the bits of `count` values (FNV-1a over 32-bit words). */
 uint64_t examine_hash(const float *values, size_t count);

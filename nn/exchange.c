@@ -716,7 +716,7 @@ bool exchanges_under_way(const struct exchanges *exchanges)
 
 /* ---- going on after a restart ---- */
 
-enum status exchanges_settle(struct exchanges *exchanges, bool *settled)
+enum status exchanges_settle(struct exchanges *exchanges)
 {
     const size_t before = exchanges->tally.bytes;
     if (exchanges->runs > 0) {
@@ -725,7 +725,6 @@ enum status exchanges_settle(struct exchanges *exchanges, bool *settled)
         exchanges->settled_bytes = exchanges->tally.bytes - before;
         exchanges->tally.bytes = before;
     }
-    *settled = exchanges->settled;
     return STATUS_OK;
 }
 

@@ -83,9 +83,8 @@ bool exchanges_under_way(const struct exchanges *exchanges);
 
 /* ---- going on after a restart ---- */
 
-/* Waits for what is under way, if anything is; the next wait() of the exchanger then finds it done. Changes no bit. True
- * in *settled: there is such a wait to come. */
-enum status exchanges_settle(struct exchanges *exchanges, bool *settled) MUST_CHECK;
+/* Waits for what is under way, if anything is; the next wait() of the exchanger then finds it done. Changes no bit. */
+enum status exchanges_settle(struct exchanges *exchanges) MUST_CHECK;
 /* The other end: the next wait() finds an exchange done that an earlier run has settled, its vector being the caller's. */
 void exchanges_restore_settled(struct exchanges *exchanges);
 

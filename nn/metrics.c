@@ -179,7 +179,7 @@ static struct step_row combine(const struct metrics *metrics, size_t i)
 {
     const size_t workers = (size_t)job_size(metrics->request.job);
     const struct step_row *own = &metrics->gathered[i];
-    struct step_row sum = {.epoch = own->epoch, .rate = own->rate, .top1 = (double)NAN, .top5 = (double)NAN};
+    struct step_row sum = {.epoch = own->epoch, .rate = own->rate, .shares = {NAN, NAN, NAN, NAN}};
     double losses = 0;
     bool even = true;
     for (size_t rank = 0; rank < workers; rank++) {
@@ -216,7 +216,10 @@ static json_t *row_json(const struct metrics *metrics, size_t step)
         json_number(row->loss), "lr", json_number(row->rate), "images_per_s", json_number(row->images / row->step_s),
         "step_ms", json_number(row->step_s * 1e3), "compute_ms", json_number(row->compute_s * 1e3), "comm_ms",
         json_number(row->comm_s * 1e3), "exposed_ms", json_number(row->exposed_s * 1e3));
-    if (object != NULL && (!add_share(object, "top1", row->top1) || !add_share(object, "top5", row->top5))) {
+    const struct shares *shares = &row->shares;
+    if (object != NULL &&
+        (!add_share(object, "top1", shares->top1) || !add_share(object, "top5", shares->top5) ||
+         !add_share(object, "top1_average", shares->average) || !add_share(object, "top5_average", shares->five))) {
         json_decref(object);
         return NULL;
     }
@@ -271,20 +274,18 @@ enum status metrics_gather(struct metrics *metrics)
     return write_rows(metrics, metrics->rows - 1);
 }
 
-enum status metrics_flush(struct metrics *metrics, double top1, double top5)
+enum status metrics_flush(struct metrics *metrics, const struct shares *shares)
 {
     TRY(metrics_gather(metrics));
-    if (metrics->rows > 0 && isfinite(top1)) {
-        metrics->row[metrics->rows - 1].top1 = top1;
-        metrics->row[metrics->rows - 1].top5 = top5;
-    }
+    if (metrics->rows > 0 && shares != NULL)
+        metrics->row[metrics->rows - 1].shares = *shares;
     return write_rows(metrics, metrics->rows);
 }
 
 enum status metrics_add(struct metrics *metrics, const struct step_row *row)
 {
     if (metrics->pendings >= metrics->gather_at)
-        TRY(metrics_flush(metrics, (double)NAN, (double)NAN));
+        TRY(metrics_flush(metrics, NULL));
     metrics->pending[metrics->pendings++] = *row;
     return STATUS_OK;
 }

@@ -29,7 +29,10 @@ struct step_row {
     double bytes;                                /* payload sent */
     double images;                               /* of this worker; of all */
     double epoch, rate;                          /* alike on all workers */
-    double top1, top5; /* of the model after the step; NAN: not evaluated. Set by metrics_flush() */
+    struct shares {
+        double top1, top5; /* of the model after the step, NAN: not evaluated; where workers differ their mean, ... */
+        double average, five; /* ... and of the average of their models, NAN: they do not differ */
+    } shares;                 /* set by metrics_flush() */
 };
 
 struct metrics_request {
@@ -50,8 +53,8 @@ void metrics_close(struct metrics *metrics); /* accepts NULL */
 enum status metrics_add(struct metrics *metrics, const struct step_row *row) MUST_CHECK;
 /* Gather what is there. Collective. The line of the latest step is written with what follows: shares may still come. */
 enum status metrics_gather(struct metrics *metrics) MUST_CHECK;
-/* Gather and write. Collective. Shares of the model after the latest step, NAN = not evaluated. */
-enum status metrics_flush(struct metrics *metrics, double top1, double top5) MUST_CHECK;
+/* Gather and write. Collective. Shares of the model after the latest step, NULL: it was not evaluated. */
+enum status metrics_flush(struct metrics *metrics, const struct shares *shares) MUST_CHECK;
 
 /* The steps gathered so far, from the first on; alike on all workers. Valid until the next call. */
 const struct step_row *metrics_rows(const struct metrics *metrics, size_t *count);

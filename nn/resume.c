@@ -985,10 +985,12 @@ static enum status write_files(struct trainer *trainer, struct saving *saving)
 enum status resume_save(struct trainer *trainer)
 {
     const size_t bytes = trainer->model->parameters * sizeof(float), workers = (size_t)job_size(trainer->request->job);
-    struct saving saving = {.step = trainer->put, .good = !trainer->bad.known};
+    struct saving saving = {.step = trainer->put,
+                            .in_flight = trainer->method->finish != NULL, /* a step leaves it to the next */
+                            .good = !trainer->bad.known};
     void *buffer = NULL, *statistics = NULL, *files = NULL;
     enum status status = STATUS_OK;
-    TRY(exchanges_settle(trainer->exchanges, &saving.in_flight));
+    TRY(exchanges_settle(trainer->exchanges));
     TRY(metrics_gather(trainer->metrics));
     TRY(sum_tallies(trainer, &saving));
     TRY_TO(done, memory_pages(&buffer, bytes));

@@ -173,6 +173,7 @@ void trainer_tell(struct trainer *trainer, uint64_t step, bool evaluated)
         .left_s = (double)(trainer->steps - step - 1) * step_s,
         .evaluated = evaluated,
         .top1 = trainer->accuracy.top1,
+        .top5 = trainer->accuracy.top5,
         .test_loss = trainer->accuracy.loss,
     };
     request->progress(request->context, &progress);

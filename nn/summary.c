@@ -238,6 +238,17 @@ static json_t *rate_json(const struct learning_rate *rate)
                      "decay_factor", json_number(rate->factor), "decay_steps", milestones);
 }
 
+/* What is not in results_json(): the five largest, and of inexact runs the average of the workers' models. */
+static int add_shares(const struct trainer *trainer, json_t *object)
+{
+    const bool average = trainer->evaluated && !trainer->exact;
+    const double none = (double)NAN;
+    return json_object_set_new(object, "top5", json_number(trainer->evaluated ? trainer->accuracy.top5 : none)) |
+           json_object_set_new(object, "top1_average", json_number(average ? trainer->average.top1 : none)) |
+           json_object_set_new(object, "top5_average", json_number(average ? trainer->average.top5 : none)) |
+           json_object_set_new(object, "test_loss_average", json_number(average ? trainer->average.loss : none));
+}
+
 /* The step at which the latest run began that went on with an earlier one; null: none did. */
 static json_t *resumed_json(const struct trainer *trainer)
 {
@@ -294,7 +305,7 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
          json_object_set_new(object, "deterministic", json_boolean(request->deterministic)) != 0 ||
          json_object_set_new(object, "decided", text_json(decided)) != 0 ||
          (request->placement != NULL && json_object_set(object, "placement", request->placement) != 0) ||
-         json_object_set_new(object, "resumed_at", resumed_json(trainer)) != 0 ||
+         json_object_set_new(object, "resumed_at", resumed_json(trainer)) != 0 || add_shares(trainer, object) < 0 ||
          json_object_set_new(object, "wire", wire_json(request->wire)) != 0 ||
          json_object_set_new(object, "inject", inject_json(request->inject)) != 0 ||
          json_object_set_new(object, "files_hash", files_hash_json(request->spec)) != 0)) {
@@ -332,6 +343,8 @@ enum status trainer_summarise(const struct trainer *trainer, struct train_summar
     summary->loss_first = learns ? mean_loss(rows, some) : (double)NAN;
     summary->loss_last = learns ? mean_loss(rows + count - some, some) : (double)NAN;
     summary->top1 = trainer->evaluated ? trainer->accuracy.top1 : (double)NAN;
+    summary->top1_average = trainer->evaluated && !trainer->exact ? trainer->average.top1 : (double)NAN;
+    summary->top5 = trainer->evaluated ? trainer->accuracy.top5 : (double)NAN;
     summary->test_loss = trainer->evaluated ? trainer->accuracy.loss : (double)NAN;
     summary->consensus = trainer->consensus;
     summary->data_wait_ms = (trainer->before.wait_s + trainer->wait_s) / (double)trainer->steps * 1e3;

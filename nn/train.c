@@ -489,6 +489,15 @@ static enum status average_statistics(struct trainer *trainer)
     return exchanges_mean(trainer->exchanges, "mean of the running statistics", trainer->state, trainer->model->state);
 }
 
+static struct shares shares_of(const struct trainer *trainer)
+{
+    const double none = (double)NAN;
+    return (struct shares){.top1 = trainer->accuracy.top1,
+                           .top5 = trainer->accuracy.top5,
+                           .average = trainer->exact ? none : trainer->average.top1,
+                           .five = trainer->exact ? none : trainer->average.top5};
+}
+
 /* After step `step`: hashes compared, accuracy if wanted; takes no time of any step. */
 static enum status examine(struct trainer *trainer, uint64_t step, bool evaluate)
 {
@@ -499,10 +508,13 @@ static enum status examine(struct trainer *trainer, uint64_t step, bool evaluate
                trainer->request->backend->evaluate != NULL;
     if (evaluate) {
         TRY(examine_accuracy(&examiner, parameters, trainer->state, &trainer->accuracy, trainer->top1_of));
+        if (!trainer->exact)
+            TRY(examine_average(&examiner, parameters, trainer->state, &trainer->average));
         trainer->evaluated = true;
         trainer_tell(trainer, step, true);
     }
-    TRY(metrics_flush(trainer->metrics, evaluate ? trainer->accuracy.top1 : (double)NAN, (double)NAN));
+    const struct shares shares = shares_of(trainer);
+    TRY(metrics_flush(trainer->metrics, evaluate ? &shares : NULL));
     trainer->examined = true;
     trainer_mark(trainer);
     return STATUS_OK;

@@ -80,7 +80,7 @@ struct train_progress {
     double images_per_s; /* of all workers, from this one's step times so far */
     double left_s;
     bool evaluated;
-    double top1, test_loss; /* when evaluated */
+    double top1, top5, test_loss; /* when evaluated */
 };
 
 /* What a run is about to do, told on rank 0. */
@@ -168,7 +168,8 @@ struct train_summary {
     double images_per_s;
     double step_ms, step_ms_p50, step_ms_p99, compute_ms, comm_ms, exposed_ms;
     double loss_first, loss_last; /* means of up to 20 steps; NAN: nothing is learnt (replay) */
-    double top1, test_loss;       /* NAN: not evaluated */
+    double top1, top5, test_loss; /* NAN: not evaluated */
+    double top1_average;          /* of the average of the models of workers that differ, else NAN */
     double consensus;
     double data_wait_ms;          /* a step, of rank 0: until its images were there */
     double bytes_sent_per_step;   /* NAN: an external's, which nobody counts */

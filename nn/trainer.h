@@ -75,6 +75,7 @@ struct trainer {
     double run_s;  /* of the steps so far, for the progress */
     uint64_t run_steps;
     struct accuracy accuracy; /* latest */
+    struct accuracy average;  /* latest, of the average of the workers' models; of inexact runs */
     double *top1_of;          /* latest, of each worker */
     bool evaluated;
     bool averaged, examined;               /* the running statistics, the model, since the latest step */

@@ -126,7 +126,7 @@ static enum status cpu_step(struct backend *backend, const float *parameters, fl
                                        .classes = (size_t)backend->model->classes,
                                        .smoothing = backend->label_smoothing};
     TRY(net_train(backend->net, parameters, state, batch->canonical));
-    TRY(cross_entropy(&loss, &loss_sum, &result->correct, net_last_gradient(backend->net)));
+    TRY(cross_entropy(&loss, &loss_sum, &result->correct, NULL, net_last_gradient(backend->net)));
     double between = clock_seconds();
     TRY(net_backward(backend->net, parameters, gradients, watch));
     result->loss = loss_sum / (double)count;
@@ -149,7 +149,7 @@ static enum status cpu_collect(struct backend *backend, struct step_result *resu
 
 /* With running statistics the images do not see each other, so a batch may be filled up with anything. */
 static enum status cpu_evaluate(struct backend *backend, const float *parameters, const float *state,
-                                const struct batch *batch, double *loss_sum, size_t *correct)
+                                const struct batch *batch, struct evaluation *sum)
 {
     const float *images = batch->canonical;
     if (images == NULL || batch->count < 1 || batch->count > backend->batch)
@@ -165,7 +165,7 @@ static enum status cpu_evaluate(struct backend *backend, const float *parameters
                                        .labels = batch->labels,
                                        .count = (size_t)batch->count,
                                        .classes = (size_t)backend->model->classes};
-    return cross_entropy(&loss, loss_sum, correct, NULL);
+    return cross_entropy(&loss, &sum->loss_sum, &sum->top1, &sum->top5, NULL);
 }
 
 static void cpu_describe(struct backend *backend, struct text *text)

@@ -13,6 +13,15 @@ static size_t index_of_largest(const float *value, size_t count)
     return best;
 }
 
+/* Classes that come before `label` by their logits, of equal ones the first. */
+static size_t rank_of(const float *logit, size_t classes, size_t label)
+{
+    size_t rank = 0;
+    for (size_t k = 0; k < classes; k++)
+        rank += logit[k] > logit[label] || (logit[k] == logit[label] && k < label);
+    return rank;
+}
+
 /* log(sum(exp(logit - largest))): no overflow, whatever the logits. */
 static double log_sum(const float *logit, size_t classes, double largest)
 {
@@ -31,12 +40,14 @@ static double mean_surprise(const float *logit, size_t classes, double log_of_al
     return sum / (double)classes;
 }
 
-enum status cross_entropy(const struct cross_entropy *of, double *loss_sum, size_t *correct, float *gradient)
+enum status cross_entropy(const struct cross_entropy *of, double *loss_sum, size_t *correct, size_t *top5,
+                          float *gradient)
 {
     const size_t classes = of->classes;
     const double elsewhere = of->smoothing / (double)classes;
     *loss_sum = 0;
     *correct = 0;
+    size_t among_five = 0;
     for (size_t n = 0; n < of->count; n++) {
         if (of->labels[n] < 0 || (size_t)of->labels[n] >= classes)
             return fail(STATUS_FORMAT, "label %d of image %zu: the model has classes 0 to %zu", of->labels[n], n,
@@ -49,11 +60,14 @@ enum status cross_entropy(const struct cross_entropy *of, double *loss_sum, size
             loss = (1 - of->smoothing) * loss + of->smoothing * mean_surprise(logit, classes, largest + log_total);
         *loss_sum += loss;
         *correct += best == label;
+        among_five += rank_of(logit, classes, label) < 5;
         for (size_t k = 0; gradient && k < classes; k++) {
             double probability = exp((double)logit[k] - largest - log_total);
             double target = elsewhere + (k == label ? 1 - of->smoothing : 0);
             gradient[n * classes + k] = (float)((probability - target) / (double)of->count);
         }
     }
+    if (top5 != NULL)
+        *top5 = among_five;
     return STATUS_OK;
 }

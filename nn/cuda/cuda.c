@@ -432,7 +432,7 @@ static enum status cuda_updates_finite(struct backend *backend, bool *finite)
 
 /* With running statistics the images do not see each other: those beyond the count are what was there before. */
 static enum status cuda_evaluate(struct backend *backend, const float *parameters, const float *state,
-                                 const struct batch *batch, double *loss_sum, size_t *correct)
+                                 const struct batch *batch, struct evaluation *sum)
 {
     if (backend->put != backend->collected)
         return fail(STATUS_INTERNAL, "evaluate: a step is still to be collected");
@@ -445,8 +445,7 @@ static enum status cuda_evaluate(struct backend *backend, const float *parameter
     TRY(cuda_input_convert(backend->input, 0, batch, &to));
     TRY(cuda_net_evaluate(backend->net, &pass, batch->count));
     TRY(copy_and_wait(backend, &report->loss, cuda_net_loss(backend->net), sizeof report->loss));
-    *loss_sum = report->loss.sum;
-    *correct = report->loss.top1;
+    *sum = (struct evaluation){.loss_sum = report->loss.sum, .top1 = report->loss.top1, .top5 = report->loss.top5};
     return STATUS_OK;
 }
 

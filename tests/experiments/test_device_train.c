@@ -113,6 +113,32 @@ static void same_as_host(const char *words)
     json_decref(device);
 }
 
+/* Kept and gone on with on a device: the bits of the host's run that was never interrupted. */
+static void goes_on(const char *words, const char *folder)
+{
+    struct text text = {0};
+    json_t *whole = summary_of(words, " --steps=9");
+    toy("seed=4711");
+    text_addf(&text, TOY " --steps=5 --checkpoint=2 --out=%s", folder);
+    json_decref(summary_of(words, text_string(&text)));
+    text_clear(&text);
+    toy("seed=815");
+    text_addf(&text, TOY " --steps=9 --out=%s --resume", folder);
+    json_t *device = summary_of(words, text_string(&text));
+    expect_same(whole, device, words);
+    json_decref(whole);
+    json_decref(device);
+    text_release(&text);
+}
+
+Test(device, goes_on_from_a_checkpoint)
+{
+    goes_on("--allreduce=ring -n 2", "ring");
+    goes_on("--allreduce=double-buffered -n 3 --bucket=tensor", "double-buffered");
+    goes_on("--allreduce=double-buffered -n 1", "alone");
+    goes_on("--allreduce=gossip -n 2", "gossip");
+}
+
 Test(device, one_worker)
 {
     same_as_host("--allreduce=ring -n 1 --epochs=1.5");

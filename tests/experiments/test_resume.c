@@ -141,7 +141,7 @@ static void expect_same_sections(const char *one, const char *two, const char *f
 /* Lines from step 0 on, each step once, with what does not depend on the clock. */
 static void expect_same_lines(const char *one, const char *two, int steps)
 {
-    static const char *const keys[] = {"step", "epoch", "loss", "lr", "top1", "top5"};
+    static const char *const keys[] = {"step", "epoch", "loss", "lr", "top1", "top5", "top1_average"};
     char line[2][4096];
     FILE *file[2];
     int lines = 0;
@@ -173,7 +173,8 @@ static void expect_same_lines(const char *one, const char *two, int steps)
 
 static void expect_same(const char *one, const char *two, int steps, int workers, bool worker_files)
 {
-    static const char *const keys[] = {"parameter_hash", "state_hash", "top1", "test_loss", "consensus", "steps"};
+    static const char *const keys[] = {"parameter_hash", "state_hash", "top1",      "top5",
+                                       "top1_average",   "test_loss",  "consensus", "steps"};
     json_t *ours = summary_of(one), *theirs = summary_of(two);
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
         cr_expect(json_equal(json_object_get(ours, keys[k]), json_object_get(theirs, keys[k])), "%s, %s: %s", one, two,
@@ -307,7 +308,10 @@ Test(resume, keeps_the_last_two_and_by_default_each_epoch)
     train_silently(words("-n 2" SMALL " --epochs=2 --checkpoint=end --out=end"));
     cr_expect_not(file_exists("end/checkpoint-000000006"));
     cr_expect(file_exists("end/checkpoint-000000012"));
+    json_t *shown = program_json("data inspect end/checkpoint-000000012");
     json_t *header = header_of("end/checkpoint-000000012");
+    cr_expect(json_equal(json_object_get(shown, "options"), json_object_get(header, "options")));
+    json_decref(shown);
     cr_expect_eq(integer_of(header, "step"), 12);
     cr_expect_eq(integer_of(header, "epoch"), 2);
     cr_expect_eq(integer_of(header, "position"), 0);

@@ -399,6 +399,47 @@ Test(train, sends_what_the_schedule_tells)
     json_decref(doubling);
 }
 
+/* A learning rate of nearly 0: every number of workers has the same model, and each test image counts once. */
+Test(train, evaluation_does_not_depend_on_the_number_of_workers)
+{
+    double top1 = 0, top5 = 0, loss = 0;
+    for (int workers = 1; workers <= 5; workers += workers == 3 ? 2 : 1) {
+        struct text words = {0};
+        text_addf(&words,
+                  "--allreduce=ring -n %d --steps=1 --lr=0 --eval=end --model=cnn --image-size=28 --batch=30 "
+                  "--threads=1 --shard=fixed --checkpoint=never --out=eval-%d",
+                  workers, workers);
+        json_t *summary = summary_of(text_string(&words));
+        if (workers == 1) {
+            top1 = number(summary, "top1");
+            top5 = number(summary, "top5");
+            loss = number(summary, "test_loss");
+            cr_expect(top5 > top1 && top5 < 1);
+        }
+        cr_expect_eq(fmod(number(summary, "top5") * 10000 + 1e-6, 1) < 1e-3, true, "a count of the 10,000 test images");
+        cr_expect_float_eq(number(summary, "top1"), top1, 0.05, "%d workers",
+                           workers); /* statistics are of other images */
+        cr_expect_float_eq(number(summary, "test_loss"), loss, 0.05, "%d workers", workers);
+        cr_expect(json_is_null(json_object_get(summary, "top1_average")));
+        json_decref(summary);
+        text_release(&words);
+    }
+}
+
+Test(train, workers_that_differ_are_evaluated_alone_and_as_their_average)
+{
+    json_t *summary = summary_of("--allreduce=none -n 3 --steps=20 --lr=0.4 --eval=end --out=run" SMALL);
+    const json_t *each = json_object_get(summary, "top1_of_workers");
+    double sum = 0;
+    for (size_t r = 0; r < 3; r++)
+        sum += json_number_value(json_array_get(each, r));
+    cr_expect_float_eq(number(summary, "top1"), sum / 3, 1e-9);
+    cr_expect_gt(number(summary, "top1_average"), 0.05);
+    cr_expect_geq(number(summary, "top5_average"), number(summary, "top1_average"));
+    cr_expect_neq(number(summary, "test_loss_average"), number(summary, "test_loss"));
+    json_decref(summary);
+}
+
 /* ---- a reference in one process ---- */
 
 enum { VIRTUAL = 2, BATCH = 8 };

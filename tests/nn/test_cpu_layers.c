@@ -119,7 +119,7 @@ static void run_loss(FILE *file, const struct layer_case *c)
         labels[n] = (int32_t)(n * 7 % classes);
     double loss = 0;
     const struct cross_entropy of = {.logits = logits, .labels = labels, .count = batch, .classes = classes};
-    OK(cross_entropy(&of, &loss, &correct, gradient));
+    OK(cross_entropy(&of, &loss, &correct, NULL, gradient));
     compare(file, "output", c, 1, &(float){(float)loss});
     compare(file, "input_gradient", c, 1, gradient);
     free(logits);
@@ -336,7 +336,7 @@ Test(cpu_loss, a_label_that_is_no_class_is_named)
     double loss;
     size_t correct;
     const struct cross_entropy of = {.logits = logits, .labels = (int32_t[]){0, 2}, .count = 2, .classes = 2};
-    cr_expect_eq(cross_entropy(&of, &loss, &correct, NULL), STATUS_FORMAT);
+    cr_expect_eq(cross_entropy(&of, &loss, &correct, NULL, NULL), STATUS_FORMAT);
     cr_expect_str_eq(status_message(), "label 2 of image 1: the model has classes 0 to 1");
 }
 
@@ -360,14 +360,14 @@ Test(cpu_loss, smoothed_targets_are_those_of_the_definition)
             expected -= (smoothing / CLASSES + (k == labels[n] ? 1 - smoothing : 0)) *
                         log(exp((double)logits[n * CLASSES + k]) / sum);
     }
-    OK(cross_entropy(&of, &loss, &correct, gradient));
+    OK(cross_entropy(&of, &loss, &correct, NULL, gradient));
     cr_expect_float_eq(loss, expected, 1e-12, "%.15g, not %.15g", loss, expected);
     for (int k = 0; k < COUNT * CLASSES; k++) {
         const float value = logits[k];
         logits[k] = value + (float)step;
-        OK(cross_entropy(&of, &up, &correct, NULL));
+        OK(cross_entropy(&of, &up, &correct, NULL, NULL));
         logits[k] = value - (float)step;
-        OK(cross_entropy(&of, &down, &correct, NULL));
+        OK(cross_entropy(&of, &down, &correct, NULL, NULL));
         logits[k] = value;
         cr_expect_float_eq((double)gradient[k], (up - down) / (2 * step) / COUNT, 1e-6);
     }

@@ -72,7 +72,13 @@ static struct batch images(const struct trainee *t, int first, int count)
 static enum status evaluate(const struct trainee *t, int first, int count, double *loss_sum, size_t *correct)
 {
     const struct batch batch = images(t, first, count);
-    return backend_cpu.evaluate(t->backend, t->parameters, t->state, &batch, loss_sum, correct);
+    struct evaluation sum = {.loss_sum = 0};
+    const enum status status = backend_cpu.evaluate(t->backend, t->parameters, t->state, &batch, &sum);
+    cr_expect_leq(sum.top1, sum.top5);
+    cr_expect_leq(sum.top5, (size_t)(count > 0 ? count : 0));
+    *loss_sum = sum.loss_sum;
+    *correct = sum.top1;
+    return status;
 }
 
 static struct step_result step(struct trainee *t)

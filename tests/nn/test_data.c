@@ -407,3 +407,95 @@ Test(fashion_mnist, is_what_it_should_be)
     free(pixels);
     data_close(data);
 }
+
+/* ---- what is left at the end of an epoch, and other workers within one ---- */
+
+/* Every sample once, over all workers and batches; *first: samples of the epoch in the order in which they are given. */
+static void expect_all_once(const struct data_order *order, uint64_t epoch, size_t before, size_t *first)
+{
+    unsigned char seen[200] = {0};
+    size_t given = before;
+    const size_t samples = order->samples;
+    const size_t global = (size_t)order->workers * (size_t)order->batch;
+    const size_t left = samples - before, batches = (left + global - 1) / global;
+    for (size_t b = 0; b < batches; b++) {
+        int most = 0, least = order->batch;
+        for (int rank = 0; rank < order->workers; rank++) {
+            const int taken = data_order_images(order, epoch, b, rank);
+            most = taken > most ? taken : most;
+            least = taken < least ? taken : least;
+            for (int i = 0; i < taken; i++) {
+                const size_t sample = data_order_sample(order, epoch, b, rank, i);
+                cr_assert_lt(sample, samples);
+                cr_expect_eq(seen[sample]++, 0, "%d workers: image %zu twice", order->workers, sample);
+                first[given++] = sample;
+            }
+        }
+        cr_expect_leq(most - least, 1, "%d workers, batch %zu", order->workers, b);
+    }
+    cr_expect_eq(given, samples, "%d workers", order->workers);
+}
+
+Test(data, what_is_left_of_an_epoch_is_a_smaller_batch_if_kept)
+{
+    static const int workers[] = {1, 2, 3, 5};
+    size_t reference[200], other[200];
+    struct data_order order = {.seed = 3, .samples = 101, .workers = 1, .batch = 30, .keep_last = true};
+    expect_all_once(&order, 1, 0, reference);
+    for (size_t w = 0; w < sizeof workers / sizeof *workers; w++) {
+        order.workers = workers[w];
+        order.batch = 30 / workers[w];
+        cr_expect_eq(data_order_batches(&order), 4);
+        expect_all_once(&order, 1, 0, other);
+        cr_expect_arr_eq(reference, other, 101 * sizeof *reference, "the same order for %d workers", workers[w]);
+        expect_all_once(&order, 2, 0, other);
+        cr_expect_arr_neq(reference, other, 101 * sizeof *reference, "another one in another epoch");
+        cr_expect_eq(data_order_place(&order, 3).epoch, 0);
+        cr_expect_eq(data_order_place(&order, 4).epoch, 1);
+    }
+    for (size_t w = 1; w < sizeof workers / sizeof *workers; w++) {
+        static const enum data_shard fixed = SHARD_FIXED;
+        order = (struct data_order){
+            .seed = 3, .samples = 101, .workers = workers[w], .batch = 7, .shard = fixed, .keep_last = true};
+        unsigned char seen[101] = {0};
+        for (size_t b = 0; b < data_order_batches(&order); b++)
+            for (int rank = 0; rank < order.workers; rank++)
+                for (int i = 0; i < data_order_images(&order, 1, b, rank); i++)
+                    seen[data_order_sample(&order, 1, b, rank, i)]++;
+        for (size_t i = 0; i < 101; i++)
+            cr_expect_eq(seen[i], 1, "%d shares: image %zu %d times", workers[w], i, seen[i]);
+    }
+}
+
+/* Other workers take over where the first ones were: nothing twice, nothing left out, then whole epochs. */
+Test(data, other_workers_go_on_in_the_middle_of_an_epoch)
+{
+    struct data_order two = {.seed = 3, .samples = 100, .workers = 2, .batch = 8};
+    for (uint64_t step = 0; step < 13; step++) {
+        const struct data_place at = data_order_place(&two, step);
+        struct data_order five = {.seed = 3,
+                                  .samples = 100,
+                                  .workers = 5,
+                                  .batch = 4,
+                                  .origin = {.step = step, .epoch = at.epoch, .position = at.position}};
+        unsigned char seen[100] = {0};
+        for (uint64_t s = step - at.batch; s < step; s++)
+            for (int i = 0; i < 16; i++)
+                seen[data_order_sample(&two, at.epoch, (size_t)(s - (step - at.batch)), i / 8, i % 8)]++;
+        uint64_t now = step;
+        for (; data_order_place(&five, now).epoch == at.epoch; now++)
+            for (int i = 0; i < 20; i++)
+                seen[data_order_sample(&five, at.epoch, data_order_place(&five, now).batch, i / 4, i % 4)]++;
+        size_t given = 0;
+        for (size_t i = 0; i < 100; i++) {
+            cr_expect_leq(seen[i], 1, "step %llu: image %zu twice", (unsigned long long)step, i);
+            given += seen[i];
+        }
+        cr_expect_gt(given, 80, "less than a batch is left out");
+        cr_expect_eq(now - step, (100 - at.position) / 20);
+        cr_expect_eq(data_order_place(&five, now).epoch, at.epoch + 1);
+        cr_expect_eq(data_order_place(&five, now).position, 0);
+        cr_expect_eq(data_order_place(&five, now + 5).epoch, at.epoch + 2);
+        cr_expect_float_eq(data_order_epochs(&five, now), (double)at.epoch + 1, 1e-12);
+    }
+}

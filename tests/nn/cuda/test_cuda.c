@@ -325,9 +325,8 @@ Test(cuda, two_steps_are_under_way_and_no_more)
     rig_update(&rig, &usual);
     OK(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients, NULL));
     cr_expect_eq(rig.ops->step(rig.backend, rig.parameters, rig.state, &batch, rig.gradients, NULL), STATUS_INTERNAL);
-    double sum;
-    size_t correct;
-    cr_expect_eq(rig.ops->evaluate(rig.backend, rig.parameters, rig.state, &batch, &sum, &correct), STATUS_INTERNAL);
+    struct evaluation sum;
+    cr_expect_eq(rig.ops->evaluate(rig.backend, rig.parameters, rig.state, &batch, &sum), STATUS_INTERNAL);
     OK(rig.ops->collect(rig.backend, &one));
     OK(rig.ops->collect(rig.backend, &other));
     cr_expect_eq(rig.ops->collect(rig.backend, &result), STATUS_INTERNAL);
@@ -502,14 +501,15 @@ Test(cuda, evaluation_is_that_of_the_cpu_for_any_count)
     expect_near(&cuda, &cpu, 2e-5);
     float *before = rig_state(&cuda);
     for (int count = 1; count <= 5; count++) {
-        double ours, theirs;
-        size_t our_correct, their_correct;
+        struct evaluation ours, theirs;
         struct batch batch = rig_batch(&cpu, count);
-        OK(cpu.ops->evaluate(cpu.backend, cpu.parameters, cpu.state, &batch, &theirs, &their_correct));
+        OK(cpu.ops->evaluate(cpu.backend, cpu.parameters, cpu.state, &batch, &theirs));
         batch = rig_batch(&cuda, count);
-        OK(cuda.ops->evaluate(cuda.backend, cuda.parameters, cuda.state, &batch, &ours, &our_correct));
-        cr_expect_float_eq(ours, theirs, 1e-5 * theirs, "%d images: %.9g, of the cpu %.9g", count, ours, theirs);
-        cr_expect_eq(our_correct, their_correct);
+        OK(cuda.ops->evaluate(cuda.backend, cuda.parameters, cuda.state, &batch, &ours));
+        cr_expect_float_eq(ours.loss_sum, theirs.loss_sum, 1e-5 * theirs.loss_sum, "%d images: %.9g, of the cpu %.9g",
+                           count, ours.loss_sum, theirs.loss_sum);
+        cr_expect_eq(ours.top1, theirs.top1);
+        cr_expect_eq(ours.top5, theirs.top5);
     }
     float *after = rig_state(&cuda);
     cr_expect_arr_eq(before, after, model->state * sizeof *before);
@@ -566,15 +566,15 @@ Test(cuda, stored_images_are_resized_on_the_device)
                                          .mean = {0.3F, 0.3F, 0.3F},
                                          .deviation = {0.4F, 0.4F, 0.4F}};
     struct batch batch = rig_batch(&rig, BATCH);
-    double ours, theirs;
-    size_t correct;
-    OK(rig.ops->evaluate(rig.backend, rig.parameters, rig.state, &batch, &theirs, &correct));
+    struct evaluation ours, theirs;
+    OK(rig.ops->evaluate(rig.backend, rig.parameters, rig.state, &batch, &theirs));
     batch.canonical = NULL;
     batch.stored = &stored;
-    OK(rig.ops->evaluate(rig.backend, rig.parameters, rig.state, &batch, &ours, &correct));
-    cr_expect_float_eq(ours, theirs, 1e-5 * theirs, "%.9g, resized here %.9g", ours, theirs);
+    OK(rig.ops->evaluate(rig.backend, rig.parameters, rig.state, &batch, &ours));
+    cr_expect_float_eq(ours.loss_sum, theirs.loss_sum, 1e-5 * theirs.loss_sum, "%.9g, resized here %.9g", ours.loss_sum,
+                       theirs.loss_sum);
     batch.stored = NULL;
-    cr_expect_eq(rig.ops->evaluate(rig.backend, rig.parameters, rig.state, &batch, &ours, &correct), STATUS_INTERNAL);
+    cr_expect_eq(rig.ops->evaluate(rig.backend, rig.parameters, rig.state, &batch, &ours), STATUS_INTERNAL);
     rig.device->ops->host_free(rig.device, bytes);
     rig_close(&rig);
     model_destroy(model);

@@ -226,14 +226,14 @@ static enum status updates_finite(struct backend *backend, bool *finite)
 /* ---- the rest ---- */
 
 static enum status evaluate(struct backend *backend, const float *parameters, const float *state,
-                            const struct batch *batch, double *loss_sum, size_t *correct)
+                            const struct batch *batch, struct evaluation *sum)
 {
     const struct model *model = backend->model;
     if (backend->put != backend->collected)
         return fail(STATUS_INTERNAL, "evaluate: a step is uncollected");
     toy_finish(backend->device);
     return backend_cpu.evaluate(backend->cpu, floats(parameters, model->parameters), floats(state, model->state), batch,
-                                loss_sum, correct);
+                                sum);
 }
 
 static enum status profile(struct backend *backend, struct text *text)
