@@ -219,6 +219,28 @@ BODY add_body(const float *x, float *y, size_t count)
         STORE(y + i, 0) += LOAD(x + i, 0);
 }
 
+/* Pairs of lanes, then pairs of pairs, then halves. */
+BODY transpose_body(const float *from, float *to)
+{
+    v8 a[TRANSPOSED], b[TRANSPOSED];
+    for (int k = 0; k < 4; k++) {
+        v8 low = LOAD(from, 2 * k), high = LOAD(from, 2 * k + 1);
+        a[2 * k] = __builtin_shufflevector(low, high, 0, 8, 1, 9, 4, 12, 5, 13);
+        a[2 * k + 1] = __builtin_shufflevector(low, high, 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int k = 0; k < 2; k++) {
+        for (int u = 0; u < 2; u++) {
+            v8 low = a[4 * k + u], high = a[4 * k + u + 2];
+            b[4 * k + 2 * u] = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+            b[4 * k + 2 * u + 1] = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    }
+    for (int k = 0; k < 4; k++) {
+        STORE(to, k) = __builtin_shufflevector(b[k], b[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        STORE(to, k + 4) = __builtin_shufflevector(b[k], b[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+}
+
 /* ---- max pooling ---- */
 
 BODY pool_forward_body(const float *x, const ptrdiff_t *offset, int taps, size_t lanes, float *y, uint8_t *which)
@@ -286,6 +308,10 @@ BODY pool_backward_body(const float *gradient, const uint8_t *which, const ptrdi
     {                                                                                                                  \
         add_body(x, y, count);                                                                                         \
     }                                                                                                                  \
+    target static void transpose_##suffix(const float *from, float *to)                                                \
+    {                                                                                                                  \
+        transpose_body(from, to);                                                                                      \
+    }                                                                                                                  \
     target static void pool_forward_##suffix(const float *x, const ptrdiff_t *offset, int taps, size_t lanes,          \
                                              float *y, uint8_t *which)                                                 \
     {                                                                                                                  \
@@ -303,6 +329,7 @@ BODY pool_backward_body(const float *gradient, const uint8_t *which, const ptrdi
         .norm_reduce = norm_reduce_##suffix,                                                                           \
         .norm_apply = norm_apply_##suffix,                                                                             \
         .add = add_##suffix,                                                                                           \
+        .transpose = transpose_##suffix,                                                                               \
         .pool_forward = pool_forward_##suffix,                                                                         \
         .pool_backward = pool_backward_##suffix,                                                                       \
     };

@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { TRANSPOSED = 8 }; /* side of a transposed block */
+
 enum { LANES = 32 }; /* floats of one trip: a per-channel operand is repeated until it fills them */
 
 /* One block of channels over all images: `count` runs of `length` floats, a multiple of 8, `stride` floats apart. */
@@ -49,6 +51,8 @@ struct kernels {
                        const float *c, float *dx);
     /* y += x, `count` floats, a multiple of 8 */
     void (*add)(const float *x, float *y, size_t count);
+    /* A block of 8 x 8 floats */
+    void (*transpose)(const float *from, float *to);
     /* One pixel of `lanes` channels (a multiple of 8): maximum over `taps` inputs and the number of the first that
      * has it. offset[t] < 0: outside the image. */
     void (*pool_forward)(const float *x, const ptrdiff_t *offset, int taps, size_t lanes, float *y, uint8_t *which);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "nn/cpu/kernels.h"
 
 struct onednn {
     dnnl_engine_t engine;
@@ -23,10 +24,22 @@ struct action {
     size_t scratch_bytes;
 };
 
+/* Strides of blocks, in floats. */
+struct block_order {
+    size_t out, in, tap;
+};
+
+/* The same blocks of weights, each turned from (8 i, 8 o) to (8 o, 8 i); out 0 = nothing to do. */
+struct transposition {
+    size_t out, in, taps; /* blocks */
+    struct block_order from, to;
+};
+
 struct conv {
     struct onednn *library;
     struct action forward, backward_weights, backward_data;
-    struct action rearrange;              /* forward's weights -> backward_data's; no primitive where they are alike */
+    struct action rearrange;              /* forward's weights -> backward_data's; no primitive where they are alike, */
+    struct transposition transposition;   /* or where this does it                                                    */
     dnnl_memory_desc_t weights;           /* as the primitives see them                         */
     dnnl_memory_desc_t native, canonical; /* the same memory, and PyTorch's order: (O, I, kh, kw) */
     size_t rearranged_bytes;
@@ -256,11 +269,50 @@ done:
     return status;
 }
 
+/* False unless the layout has blocks of 8 x 8 channels, in this order of dimensions. */
+static bool block_order_of(const dnnl_memory_desc_t *layout, int outer, int inner, struct block_order *order)
+{
+    const dnnl_blocking_desc_t *blocks = &layout->format_desc.blocking;
+    if (layout->format_kind != dnnl_blocked || blocks->inner_nblks != 2 || blocks->inner_blks[0] != TRANSPOSED ||
+        blocks->inner_blks[1] != TRANSPOSED || blocks->inner_idxs[0] != outer || blocks->inner_idxs[1] != inner ||
+        layout->dims[0] % TRANSPOSED != 0 || layout->dims[1] % TRANSPOSED != 0 ||
+        blocks->strides[2] != layout->dims[3] * blocks->strides[3])
+        return false;
+    *order = (struct block_order){
+        .out = (size_t)blocks->strides[0], .in = (size_t)blocks->strides[1], .tap = (size_t)blocks->strides[3]};
+    return true;
+}
+
+static bool make_transposition(struct conv *conv, const dnnl_memory_desc_t *wanted)
+{
+    struct transposition made = {.out = (size_t)conv->weights.dims[0] / TRANSPOSED,
+                                 .in = (size_t)conv->weights.dims[1] / TRANSPOSED,
+                                 .taps = (size_t)(conv->weights.dims[2] * conv->weights.dims[3])};
+    if (!block_order_of(&conv->weights, 1, 0, &made.from) || !block_order_of(wanted, 0, 1, &made.to))
+        return false;
+    conv->transposition = made;
+    conv->rearranged_bytes = dnnl_memory_desc_get_size(wanted);
+    return true;
+}
+
+static void transpose(const struct transposition *of, const float *from, float *to)
+{
+    const struct kernels *kernels = kernels_select();
+#pragma omp parallel for schedule(static)
+    for (int o = 0; o < (int)of->out; o++) {
+        for (size_t i = 0; i < of->in; i++) {
+            for (size_t tap = 0; tap < of->taps; tap++)
+                kernels->transpose(from + (size_t)o * of->from.out + i * of->from.in + tap * of->from.tap,
+                                   to + (size_t)o * of->to.out + i * of->to.in + tap * of->to.tap);
+        }
+    }
+}
+
 /* Backward by data wants the inner blocks of the weights transposed. */
 static enum status make_rearrange(struct conv *conv, const dnnl_memory_desc_t *wanted, const char *name)
 {
     struct onednn *library = conv->library;
-    if (dnnl_memory_desc_equal(&conv->weights, wanted))
+    if (dnnl_memory_desc_equal(&conv->weights, wanted) || make_transposition(conv, wanted))
         return STATUS_OK;
     dnnl_primitive_desc_t description = NULL;
     enum status status;
@@ -394,7 +446,10 @@ enum status conv_backward_data(struct conv *conv, const float *result_gradient, 
                                float *source_gradient, void *scratch, float *rearranged)
 {
     const float *used = weights;
-    if (conv->rearrange.primitive) {
+    if (conv->transposition.out > 0) {
+        transpose(&conv->transposition, weights, rearranged);
+        used = rearranged;
+    } else if (conv->rearrange.primitive) {
         TRY(action_run(&conv->rearrange, conv->library, (const void *[]){weights, rearranged}, 2, scratch));
         used = rearranged;
     }

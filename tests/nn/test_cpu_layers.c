@@ -298,6 +298,20 @@ Test(cpu_kernels, a_nan_is_never_hidden_by_relu)
         cr_expect(k % 2 ? y[k] == 0 : isnan(y[k]));
 }
 
+Test(cpu_kernels, blocks_are_transposed)
+{
+    const struct kernels *both[] = {kernels_plain(), kernels_select()};
+    float from[TRANSPOSED * TRANSPOSED], to[TRANSPOSED * TRANSPOSED];
+    for (int k = 0; k < TRANSPOSED * TRANSPOSED; k++)
+        from[k] = (float)k;
+    for (int which = 0; which < 2; which++) {
+        memset(to, 0, sizeof to);
+        both[which]->transpose(from, to);
+        for (int k = 0; k < TRANSPOSED * TRANSPOSED; k++)
+            cr_expect_eq(to[k], from[k % TRANSPOSED * TRANSPOSED + k / TRANSPOSED]);
+    }
+}
+
 /* As PyTorch's: of several NaNs the last one gets the gradient. */
 Test(cpu_kernels, a_nan_comes_through_max_pooling)
 {

@@ -1,8 +1,10 @@
 /* Whole training steps of the cpu backend. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/profile.h"
 #include "nn/backend.h"
@@ -447,6 +449,50 @@ Test(cpu_train, every_size_of_image_and_batch_has_fast_kernels)
             }
             model_destroy(model);
         }
+    }
+}
+
+/* What oneDNN says of the primitives of one step, as lines "onednn_verbose,exec,cpu,<kind>,<implementation>,...". */
+static FILE *log_of_step(struct trainee *t)
+{
+    FILE *log = tmpfile();
+    cr_assert_not_null(log);
+    (void)fflush(stdout);
+    int shown = dup(STDOUT_FILENO);
+    cr_assert(shown >= 0 && dup2(fileno(log), STDOUT_FILENO) >= 0);
+    cr_assert_eq(dnnl_set_verbose(1), dnnl_success);
+    (void)step(t);
+    cr_assert_eq(dnnl_set_verbose(0), dnnl_success);
+    (void)fflush(stdout);
+    cr_assert_geq(dup2(shown, STDOUT_FILENO), 0);
+    (void)close(shown);
+    rewind(log);
+    return log;
+}
+
+Test(cpu_train, a_step_reorders_nothing_and_uses_no_reference_kernels)
+{
+    const int blocks_of_16 =
+        ((unsigned)dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == (unsigned)dnnl_cpu_isa_avx512_core;
+    const char *names[] = {"resnet18", "resnet50", "cnn"};
+    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
+        struct trainee t = train_open(names[k], 64, 3, 1);
+        FILE *log = log_of_step(&t);
+        char line[1024], kind[64], implementation[128];
+        int convolutions = 0, reorders = 0;
+        while (fgets(line, sizeof line, log)) {
+            if (sscanf(line, "onednn_verbose,exec,cpu,%63[^,],%127[^,],", kind, implementation) != 2)
+                continue;
+            convolutions += strcmp(kind, "convolution") == 0;
+            reorders += strcmp(kind, "reorder") == 0;
+            cr_expect_neq(strncmp(implementation, "ref", 3), 0, "%s: %s", names[k], line);
+            cr_expect_eq(strstr(implementation, "simple"), NULL, "%s: %s", names[k], line);
+        }
+        cr_expect_gt(convolutions, 0, "%s: %d convolutions: is the log read?", names[k], convolutions);
+        if (!blocks_of_16) /* whose weights oneDNN itself turns for backward by data */
+            cr_expect_eq(reorders, 0, "%s: %d reorders", names[k], reorders);
+        (void)fclose(log);
+        train_close(&t);
     }
 }
 
