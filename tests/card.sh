@@ -4,6 +4,7 @@
 #   versions    card, driver, toolkit, cuDNN; the card's description as cuDNN gives it (tests/nn/cuda/h200.json is a guess)
 #   engines     every engine of every convolution, graph and legacy, against plain loops
 #   backend     every layer and training against the cpu, graphs, deterministic runs: the suite of the fake device
+#   start       4 workers on one card without an engine file: one times, the others wait for what it writes; then again with it
 #   sanitizer   compute-sanitizer (memcheck, racecheck, synccheck, initcheck) on a small training run
 #   losses      20 steps of ResNet-50 on the card, in f32 and bf16, beside the cpu's
 #   workers     2 and 4 workers on one card with every exact algorithm: equal parameter hashes
@@ -22,7 +23,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-all=(versions engines backend sanitizer losses workers bench speed)
+all=(versions engines backend start sanitizer losses workers bench speed)
 parts=()
 out=results/card-$(date +%Y-%m-%dT%H%M%S)
 program=
@@ -150,6 +151,18 @@ nccl() {
     "$program" bench --allreduce=nccl,ring,rhd,auto -n "$cards" --device=cuda --sizes=8..256M:x8 --check
 }
 
+# The second start finds all it wants in the file.
+start() {
+    local turn words=(-n 4 --allreduce=ring --model=resnet50 --image-size=64 --batch=16 --steps=3 --precision=bf16)
+    rm -f "$out/start.txt"
+    for turn in 1 2; do
+        train "start-$turn" "${words[@]}" --engines="$out/start.txt"
+        cp "$out/start.txt" "$out/start-$turn.txt"
+    done
+    cmp "$out/start-1.txt" "$out/start-2.txt"
+    wc -l <"$out/start.txt"
+}
+
 sanitizer() { # TOOL
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 77; }
     compute-sanitizer --tool="$1" --error-exitcode=1 "$program" train -n 1 --allreduce=ring --model=cnn --image-size=16 \
@@ -162,7 +175,7 @@ speed() {
     experiments/peers/resnet50.sh --rounds=3 --program="$program"
 }
 
-export -f train versions compare_losses losses workers bench nccl sanitizer speed
+export -f train versions compare_losses losses workers bench nccl sanitizer speed start
 export program build out
 
 for name in "${parts[@]}"; do
@@ -170,6 +183,7 @@ for name in "${parts[@]}"; do
     versions) part versions 300 bash -ec versions ;;
     engines) suite test_dnn_card 1800 ;;
     backend) suite test_cuda 1800 ;;
+    start) part start 600 bash -ec start ;;
     sanitizer) for tool in memcheck racecheck synccheck initcheck; do part "sanitizer-$tool" 900 bash -ec "sanitizer $tool"; done ;;
     losses)
         part losses-f32 1800 bash -ec 'losses f32 1e-3'

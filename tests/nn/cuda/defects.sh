@@ -51,7 +51,7 @@ zeroed-in-the-compute-queue@device.c@s/= cuda_of(device)->zeroing.stream;/= cuda
 slots-shared@cuda.c@s/(int)(backend->put % CUDA_SLOTS)/0/@host
 padding-forgotten@net.c@s/\.padding = layer->padding,/.padding = layer->kernel > 3 ? layer->padding : layer->padding * (layer->stride == 1),/@host
 workspace-short@net.c@s/TRY(take(net, net->workspace_bytes, &net->workspace));/TRY(take(net, net->workspace_bytes \/ 2, \&net->workspace));/@host
-norm-workspace-forgotten@net.c@s/bytes = cuda_norm_workspace(out->rows, out->channels);/bytes = 0;/@host
+norm-workspace-forgotten@net.c@s/bytes = cuda_norm_workspace/bytes = 0 * cuda_norm_workspace/@host
 stale-working-copies@net.c@s/TRY(cuda_weights_pack(net->weights, pass->parameters));/static int packed; if (packed++ < 1) TRY(cuda_weights_pack(net->weights, pass->parameters));/@host
 beta-not-zero@linear.c@s/const float zero = 0;/const float zero = 1;/@host
 convolution-beta@dnn_legacy.c@s/const float one = 1, zero = 0;/const float one = 1, zero = 1;/@host
