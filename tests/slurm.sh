@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # slurm.sh - a Slurm of one node, set up for this run alone, and chorale under its srun: through PMIx, through PMI-1 on its
 # plug-in pmi2, and by SLURM_* alone; the same training as under chorale's own launcher, the death of a worker, and a batch
-# script that starts nothing.
+# script that starts nothing. Then, where experiments/hosts.sh can make hosts, a Slurm of four nodes with two tasks on each.
 #
 #   tests/slurm.sh [PROGRAM]        default build/release/chorale
 #
@@ -27,7 +27,9 @@ pgrep -x slurmctld >/dev/null && skip "a slurmctld runs here already"
 folder=$(mktemp -d /tmp/chorale-slurm.XXXXXX) || exit 1
 chmod 755 "$folder"
 started=()
-finish() {
+hosts=$root/experiments/hosts.sh
+set_name=slurm-$$
+end_daemons() {
     local pid
     for pid in "${started[@]}"; do
         kill "$pid" 2>/dev/null
@@ -35,6 +37,11 @@ finish() {
     for pid in "${started[@]}"; do
         wait "$pid" 2>/dev/null
     done
+    started=()
+}
+finish() {
+    end_daemons
+    "$hosts" down --set="$set_name" 2>/dev/null
     rm -rf "$folder"
 }
 trap finish EXIT
@@ -81,13 +88,14 @@ await() {
 }
 
 # Unused ports and folders of its own; more tasks than cores are let in, since each waits most of the time.
+#
+#   configure NAME ADDRESS "LINES for the nodes" "their NAMES"     NAME and ADDRESS: of the host that slurmctld runs on
 configure() {
-    local name
-    name=$(hostname -s)
     mkdir -p "$folder"/{state,spool,tmp}
+    rm -rf "$folder"/state/*
     cat >"$folder/slurm.conf" <<CONF
 ClusterName=chorale
-SlurmctldHost=$name(127.0.0.1)
+SlurmctldHost=$1($2)
 SlurmUser=root
 SlurmdUser=root
 SlurmctldPort=$(free_port)
@@ -103,18 +111,19 @@ SelectTypeParameters=CR_Core
 SchedulerType=sched/builtin
 ReturnToService=2
 SlurmctldPidFile=$folder/slurmctld.pid
-SlurmdPidFile=$folder/slurmd.pid
+SlurmdPidFile=$folder/slurmd-%n.pid
 StateSaveLocation=$folder/state
-SlurmdSpoolDir=$folder/spool
+SlurmdSpoolDir=$folder/spool/%n
 SlurmctldLogFile=$folder/slurmctld.log
-SlurmdLogFile=$folder/slurmd.log
-TmpFS=$folder/tmp
+SlurmdLogFile=$folder/slurmd-%n.log
+TmpFS=$folder/tmp/%n
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 JobCompType=jobcomp/none
 SwitchType=switch/none
-NodeName=$name NodeAddr=127.0.0.1 CPUs=$(nproc) State=UNKNOWN
-PartitionName=all Nodes=$name Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:16
+SlurmdParameters=config_overrides
+$3
+PartitionName=all Nodes=$4 Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:16
 CONF
     export SLURM_CONF=$folder/slurm.conf
 }
@@ -124,7 +133,10 @@ is_up() {
 }
 
 start_slurm() {
-    configure
+    local name
+    name=$(hostname -s)
+    mkdir -p "$folder/spool/$name" "$folder/tmp/$name"
+    configure "$name" 127.0.0.1 "NodeName=$name NodeAddr=127.0.0.1 CPUs=$(nproc) State=UNKNOWN" "$name"
     slurmctld -D >"$folder/slurmctld.out.log" 2>&1 &
     started+=($!)
     slurmd -D >"$folder/slurmd.out.log" 2>&1 &
@@ -226,6 +238,62 @@ for mpi in pmix pmi2 none; do
     done
 done
 check "a batch script that starts no tasks is told so" alone
+
+# ---- four nodes ----
+
+# One slurmd in each host's namespaces; slurmctld and srun on the first. A daemon's own folders keep them apart on the files
+# that all share.
+start_nodes() {
+    local n
+    "$hosts" up 4 --set="$set_name" >out 2>&1 || return 1
+    for n in 1 2 3 4; do
+        mkdir -p "$folder/spool/h$n" "$folder/tmp/h$n"
+    done
+    configure h1 10.77.0.1 "$(printf 'NodeName=h%d NodeHostname=h%d NodeAddr=10.77.0.%d CPUs=4 State=UNKNOWN\n' \
+        1 1 1 2 2 2 3 3 3 4 4 4)" 'h[1-4]'
+    "$hosts" exec 1 --set="$set_name" -- slurmctld -D >"$folder/slurmctld4.out.log" 2>&1 &
+    started+=($!)
+    for n in 1 2 3 4; do
+        "$hosts" exec "$n" --set="$set_name" -- slurmd -D -N "h$n" >"$folder/slurmd-h$n.out.log" 2>&1 &
+        started+=($!)
+    done
+    await nodes_up
+}
+
+nodes_up() {
+    [[ $("$hosts" exec 1 --set="$set_name" -- sinfo -h -t idle -o %D) == 4 ]]
+}
+
+over_nodes() {
+    CHORALE_JOB_TOKEN=$token timeout -k 5 120 "$hosts" exec 1 --set="$set_name" -- \
+        srun -N4 --ntasks-per-node=2 --overcommit --mpi="$1" "$program" "${@:2}" >out 2>&1
+}
+
+same_over_nodes() {
+    over_nodes "$1" "${train[@]}" --bind=none --steps=3 --out="nodes-$1" && [[ $(result "nodes-$1") == "$ours" ]] &&
+        grep -q '"nodes": *"4x2"' "nodes-$1/summary.json" && grep -q '"transport": *"shm+tcp"' "nodes-$1/summary.json"
+}
+
+if [[ -r $(dirname "$program")/chorale-bootstrap-pmix.so ]]; then
+    methods=(pmix pmi2 none)
+else
+    methods=(pmi2 none)
+fi
+kill "${started[@]:1}" 2>/dev/null # munged stays
+wait "${started[@]:1}" 2>/dev/null
+started=("${started[0]}")
+if start_nodes; then
+    printf 'four nodes are up\n'
+    token=$(od -An -tx1 -N16 /dev/urandom | tr -d ' \n')
+    "$program" "${train[@]}" --bind=none --steps=3 --out=ours8 -n 8 >out 2>&1
+    check "8 workers under chorale itself" test $? -eq 0
+    ours=$(result ours8)
+    for mpi in "${methods[@]}"; do
+        check "$mpi: the same training over four nodes" same_over_nodes "$mpi"
+    done
+else
+    printf 'skipped: four nodes: %s\n' "$(tail -qn 1 out "$folder"/slurm*.log | tail -n 1)"
+fi
 
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [[ $failed -eq 0 ]]
