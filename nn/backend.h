@@ -106,7 +106,7 @@ struct evaluation {
 /* One step of SGD with momentum, as nn/optimizer.h has it. */
 struct update {
     double rate, momentum;
-    double weight_decay, other_decay; /* of tensors that decay, and of the others */
+    double weight_decay, norm_decay, bias_decay; /* of weights that decay, of batch norms, of biases */
     bool nesterov;
     double trust; /* LARS: the trust coefficient; 0: plain */
 };

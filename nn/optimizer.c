@@ -61,9 +61,6 @@ static enum status check_device(const struct optimizer_settings *settings)
     if (settings->clip > 0)
         return fail(STATUS_REFUSED, "clip: a device computes no norm of the whole gradient: leave it out, or train on "
                                     "the cpu");
-    if (settings->norm_decay != settings->bias_decay)
-        return fail(STATUS_REFUSED,
-                    "norm-weight-decay, bias-weight-decay: a device has one for both: give them the same");
     return STATUS_OK;
 }
 
@@ -234,7 +231,8 @@ enum status optimizer_step(struct optimizer *optimizer, double rate, const float
         const struct update update = {.rate = rate,
                                       .momentum = settings->momentum,
                                       .weight_decay = settings->weight_decay,
-                                      .other_decay = settings->norm_decay,
+                                      .norm_decay = settings->norm_decay,
+                                      .bias_decay = settings->bias_decay,
                                       .nesterov = settings->rule == UPDATE_NESTEROV,
                                       .trust = settings->rule == UPDATE_LARS ? LARS_TRUST : 0};
         return optimizer->on.ops->update(optimizer->on.backend, &update, gradient, optimizer->velocity, parameters);

@@ -45,8 +45,8 @@ struct optimizer_device {
     struct backend *backend; /* must outlive the optimizer's last step */
 };
 
-/* Momentum starts at 0. The model is not kept. on: NULL for host memory. STATUS_REFUSED for what devices do not do: clip,
- * and decays of norms and biases that differ. Free with optimizer_destroy(). */
+/* Momentum starts at 0. The model is not kept. on: NULL for host memory. STATUS_REFUSED for what devices do not do: clip.
+ * Free with optimizer_destroy(). */
 enum status optimizer_create(const struct model *model, const struct optimizer_settings *settings,
                              const struct optimizer_device *on, struct optimizer **optimizer) MUST_CHECK;
 void optimizer_destroy(struct optimizer *optimizer); /* accepts NULL */

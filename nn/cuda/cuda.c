@@ -408,7 +408,8 @@ static enum status cuda_update_parameters(struct backend *backend, const struct 
                                      .rate = (float)update->rate,
                                      .momentum_factor = (float)update->momentum,
                                      .weight_decay = (float)update->weight_decay,
-                                     .other_decay = (float)update->other_decay,
+                                     .norm_decay = (float)update->norm_decay,
+                                     .bias_decay = (float)update->bias_decay,
                                      .nesterov = update->nesterov,
                                      .gradient_scale = 1,
                                      .not_finite = backend->not_finite};

@@ -211,7 +211,7 @@ struct cuda_tensor {
     uint32_t channels,
         padded;      /* innermost extent in the arenas, and in the working copy; equal where nothing is padded */
     uint32_t decays; /* 1: weight decay applies, and LARS adapts its rate                                         */
-    uint32_t reserved;
+    uint32_t bias;   /* 1: decays as biases do; 0, and does not decay: as batch norms do                       */
 };
 
 /* A whole arena with its table. */
@@ -234,13 +234,13 @@ struct cuda_update {
     const float *gradients;
     float *parameters, *momentum; /* momentum: u */
     float rate, momentum_factor;
-    float weight_decay, other_decay; /* of tensors that decay, and of the others                       */
-    uint32_t nesterov;               /* 1: by Nesterov's rule; not of cuda_lars()                      */
-    float gradient_scale;            /* g is gradient * scale; 1 multiplies nothing away: bits stay           */
-    enum dtype storage;              /* of the working copy                                                  */
-    void *copy;                      /* gets the new parameters as cuda_pack() does; NULL: there is none     */
-    uint32_t *not_finite;            /* becomes 1 where a gradient is infinite or NaN, else stays; or NULL   */
-    const uint32_t *skip;            /* not 0: nothing is changed (loss scaling; may be `not_finite` of an earlier
+    float weight_decay, norm_decay, bias_decay;
+    uint32_t nesterov;    /* 1: by Nesterov's rule; not of cuda_lars()                            */
+    float gradient_scale; /* g is gradient * scale; 1 multiplies nothing away: bits stay           */
+    enum dtype storage;   /* of the working copy                                                  */
+    void *copy;           /* gets the new parameters as cuda_pack() does; NULL: there is none     */
+    uint32_t *not_finite; /* becomes 1 where a gradient is infinite or NaN, else stays; or NULL   */
+    const uint32_t *skip; /* not 0: nothing is changed (loss scaling; may be `not_finite` of an earlier
                                    * cuda_check_finite(), but not of this call); or NULL                  */
 };
 

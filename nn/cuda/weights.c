@@ -58,7 +58,8 @@ static void set_entry(struct cuda_weights *weights, int t, int image_channels)
                                   .copy = CUDA_NO_COPY,
                                   .channels = (uint32_t)layer->in_channels,
                                   .padded = (uint32_t)layer->in_channels,
-                                  .decays = tensor->decays};
+                                  .decays = tensor->decays,
+                                  .bias = !tensor->decays && layer->kind != LAYER_BATCH_NORM};
     if (!filter && !is_product(weights->model, t)) {
         entry->channels = entry->padded = 1; /* single values in a row */
         return;

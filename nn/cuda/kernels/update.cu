@@ -167,7 +167,7 @@ template <typename T, bool LARS> struct update_step {
         load_some(in.gradients + e, count, g);
         load_some(in.parameters + e, count, w);
         load_some(in.momentum + e, count, u);
-        const float decay = tensor[t].decays ? in.weight_decay : in.other_decay;
+        const float decay = tensor[t].decays ? in.weight_decay : tensor[t].bias ? in.bias_decay : in.norm_decay;
         bool finite = true;
         for (int k = 0; k < count; k++) {
             finite = finite && element_is_finite(g[k]);

@@ -206,7 +206,10 @@ static void update_host(struct rig *rig, const struct update *update)
 {
     for (int t = 0; t < rig->model->tensors; t++) {
         const struct tensor *tensor = &rig->model->tensor[t];
-        const float decay = (float)(tensor->decays ? update->weight_decay : update->other_decay);
+        const bool of_norm = rig->model->layer[tensor->layer].kind == LAYER_BATCH_NORM;
+        const float decay = (float)(tensor->decays ? update->weight_decay
+                                    : of_norm      ? update->norm_decay
+                                                   : update->bias_decay);
         for (size_t i = tensor->offset; i < tensor->offset + tensor->count; i++) {
             rig->velocity[i] =
                 (float)update->momentum * rig->velocity[i] + (rig->gradients[i] + decay * rig->parameters[i]);

@@ -614,7 +614,8 @@ static void expect_bits_of_the_optimizer(const struct optimizer_settings *settin
     const struct update by = {.rate = usual.rate,
                               .momentum = settings->momentum,
                               .weight_decay = settings->weight_decay,
-                              .other_decay = settings->norm_decay,
+                              .norm_decay = settings->norm_decay,
+                              .bias_decay = settings->bias_decay,
                               .nesterov = settings->rule == UPDATE_NESTEROV};
     struct model *model = small_resnet(16);
     const struct backend_request request = request_of(1, PRECISION_BF16);
@@ -655,7 +656,7 @@ Test(cuda, the_update_has_the_bits_of_the_optimizer)
     expect_bits_of_the_optimizer(
         &(struct optimizer_settings){.momentum = usual.momentum, .weight_decay = usual.weight_decay});
     expect_bits_of_the_optimizer(&(struct optimizer_settings){
-        .rule = UPDATE_NESTEROV, .momentum = 0.9, .weight_decay = 0.01, .norm_decay = 0.02, .bias_decay = 0.02});
+        .rule = UPDATE_NESTEROV, .momentum = 0.9, .weight_decay = 0.01, .norm_decay = 0.02, .bias_decay = 0.03});
 }
 
 /* One tensor's LARS in double precision. */

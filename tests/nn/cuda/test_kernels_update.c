@@ -26,7 +26,8 @@ static struct table table_of(const struct model *model)
                                          .copy = from->decays ? table.copy_elements : CUDA_NO_COPY,
                                          .channels = stem ? STEM_CHANNELS : 1,
                                          .padded = stem ? STEM_PADDED : 1,
-                                         .decays = from->decays};
+                                         .decays = from->decays,
+                                         .bias = !from->decays && model->layer[from->layer].kind != LAYER_BATCH_NORM};
         if (from->decays)
             table.copy_elements += stem ? from->count / STEM_CHANNELS * STEM_PADDED : from->count;
     }
@@ -118,13 +119,13 @@ Test(kernels_update, working_copy)
     }
 }
 
-static void expect_bits_of_the_optimizer(bool nesterov, float other_decay)
+static void expect_bits_of_the_optimizer(bool nesterov, float norm_decay, float bias_decay)
 {
     const struct optimizer_settings settings = {.rule = nesterov ? UPDATE_NESTEROV : UPDATE_SGD,
                                                 .momentum = 0.9,
                                                 .weight_decay = 1e-4,
-                                                .norm_decay = (double)other_decay,
-                                                .bias_decay = (double)other_decay};
+                                                .norm_decay = (double)norm_decay,
+                                                .bias_decay = (double)bias_decay};
     EACH_ORDER(order)
     EACH_STORAGE(storage)
     {
@@ -134,7 +135,8 @@ static void expect_bits_of_the_optimizer(bool nesterov, float other_decay)
         struct optimizer *optimizer = NULL;
         cr_assert_geq(optimizer_create(pair.model, &settings, NULL, &optimizer), 0);
         pair.update.nesterov = nesterov;
-        pair.update.other_decay = other_decay;
+        pair.update.norm_decay = norm_decay;
+        pair.update.bias_decay = bias_decay;
         for (int step = 0; step < 3; step++) {
             pair.update.rate = 0.05F / (float)(step + 1);
             bool finite = true;
@@ -152,21 +154,21 @@ static void expect_bits_of_the_optimizer(bool nesterov, float other_decay)
 
 Test(kernels_update, sgd_has_the_bits_of_the_optimizer)
 {
-    expect_bits_of_the_optimizer(false, 0);
-    expect_bits_of_the_optimizer(false, 0.03F);
+    expect_bits_of_the_optimizer(false, 0, 0);
+    expect_bits_of_the_optimizer(false, 0.03F, 0.25F);
 }
 
 Test(kernels_update, nesterov_has_the_bits_of_the_optimizer)
 {
-    expect_bits_of_the_optimizer(true, 0);
-    expect_bits_of_the_optimizer(true, 0.03F);
+    expect_bits_of_the_optimizer(true, 0, 0);
+    expect_bits_of_the_optimizer(true, 0.03F, 0.25F);
 }
 
 /* Norms are added up in different orders. */
 Test(kernels_update, lars_is_as_near_to_the_optimizer_as_its_norms)
 {
     const struct optimizer_settings settings = {
-        .rule = UPDATE_LARS, .momentum = 0.9, .weight_decay = 5e-3, .norm_decay = 1e-3, .bias_decay = 1e-3};
+        .rule = UPDATE_LARS, .momentum = 0.9, .weight_decay = 5e-3, .norm_decay = 1e-3, .bias_decay = 2e-3};
     struct pair pair;
     struct optimizer *optimizer = NULL;
     pair_open(&pair, DTYPE_F32);
@@ -175,7 +177,8 @@ Test(kernels_update, lars_is_as_near_to_the_optimizer_as_its_norms)
                                    .rates = device((size_t)tensors * sizeof(float)),
                                    .workspace = device(cuda_lars_workspace(tensors))};
     pair.update.weight_decay = 5e-3F;
-    pair.update.other_decay = 1e-3F;
+    pair.update.norm_decay = 1e-3F;
+    pair.update.bias_decay = 2e-3F;
     cr_assert_geq(optimizer_create(pair.model, &settings, NULL, &optimizer), 0);
     for (int step = 0; step < 3; step++) {
         bool finite = true;

@@ -188,7 +188,10 @@ static void run_update(struct toy_work *work)
     float *velocity = floats(of->velocity, model->parameters), *parameters = floats(of->parameters, model->parameters);
     for (int t = 0; t < model->tensors; t++) {
         const struct tensor *tensor = &model->tensor[t];
-        const float decay = (float)(tensor->decays ? of->update.weight_decay : of->update.other_decay);
+        const bool of_norm = model->layer[tensor->layer].kind == LAYER_BATCH_NORM;
+        const float decay = (float)(tensor->decays ? of->update.weight_decay
+                                    : of_norm      ? of->update.norm_decay
+                                                   : of->update.bias_decay);
         for (size_t i = tensor->offset; i < tensor->offset + tensor->count; i++) {
             const float w = parameters[i], g = gradient[i] + decay * w;
             of->backend->finite = of->backend->finite && isfinite(gradient[i]);
