@@ -126,3 +126,39 @@ Test(recipe, a_file_that_is_not_there_is_named)
     cr_expect_neq(system(command), 0);
     cr_expect_eq(system("grep -q '^chorale: .*/nowhere/r.txt' err"), 0);
 }
+
+/* ---- those of the tree ---- */
+
+/* All are read, and taken as they are but for what would take days. */
+Test(recipe, every_recipe_of_the_tree_is_one)
+{
+    char command[2048];
+    (void)snprintf(command, sizeof command,
+                   "for recipe in '%s'/experiments/recipes/*.txt; do"
+                   " grep -q '^# Source:\\|^# ResNet-50' \"$recipe\" || exit 3;"
+                   " '%s' train --recipe=\"$recipe\" --model=cnn --image-size=28 --batch=8 --steps=1 --eval=never"
+                   " --threads=1 --out=\"$(basename \"$recipe\")\" >out 2>err || { cat err >&2; exit 4; }; done;"
+                   " test \"$(ls -d *.txt | wc -l)\" -ge 10",
+                   CHORALE_SOURCE_DIR, CHORALE_PROGRAM);
+    cr_expect_eq(system(command), 0);
+}
+
+Test(recipe, goyals_keeps_the_batch_of_a_worker_and_scales_the_rate)
+{
+    char errors[2048], words[1024];
+    for (int workers = 1; workers <= 2; workers++) {
+        (void)snprintf(words, sizeof words,
+                       "-n %d --recipe='%s/experiments/recipes/goyal.txt' --model=cnn --image-size=28 --steps=1"
+                       " --eval=never --threads=1 --out=run%d",
+                       workers, CHORALE_SOURCE_DIR, workers);
+        cr_assert_eq(run("", words, errors, sizeof errors), 0, "%s", errors);
+        (void)snprintf(words, sizeof words, "run%d/summary.json", workers);
+        json_t *summary = json_load_file(words, 0, NULL);
+        cr_assert_not_null(summary);
+        cr_expect_eq(number(summary, "batch"), 32);
+        cr_expect_eq(number(summary, "global_batch"), 32 * workers);
+        cr_expect_float_eq(number(json_object_get(summary, "learning_rate"), "scaled"), 0.0125 * workers, 1e-12);
+        cr_expect_str_eq(json_string_value(json_object_get(summary, "optimizer")), "nesterov");
+        json_decref(summary);
+    }
+}
