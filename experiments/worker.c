@@ -104,26 +104,24 @@ static enum status open_transport(const struct option_values *options, struct jo
     return fabric_open(&request, transport);
 }
 
-/* Nothing may pass by it: other libraries' collectives are refused before (library.c). */
-static enum status impair(const struct option_values *options, struct worker *worker, struct transport **transport)
+/* Nothing may pass by it: other libraries' collectives are refused (library.c). */
+static enum status read_inject(const struct option_values *options, struct worker *worker)
 {
     void *memory = NULL;
     if (option_text(options, "inject") == NULL)
         return STATUS_OK;
     TRY(memory_zeroed(&memory, 1, sizeof(struct inject)));
     worker->inject = memory;
-    enum status status = inject_parse(option_text(options, "inject"), worker->inject);
-    if (status == STATUS_OK)
-        return inject_open(worker->inject, (uint64_t)option_int(options, "seed"), *transport, transport);
-    (*transport)->ops->close(*transport);
-    return status;
+    return inject_parse(option_text(options, "inject"), worker->inject);
 }
 
 static enum status open_comm(const struct option_values *options, bool progress_thread, struct worker *worker)
 {
     struct transport *transport = NULL;
+    TRY(read_inject(options, worker));
     TRY(open_transport(options, worker->job, &transport));
-    TRY(impair(options, worker, &transport));
+    if (worker->inject != NULL)
+        TRY(inject_open(worker->inject, (uint64_t)option_int(options, "seed"), transport, &transport));
     struct comm_request request = {.transport = transport,
                                    .note = program_note,
                                    .job = worker->job,

@@ -118,7 +118,8 @@ static double expected(const struct soak *soak, const struct call *call, bool wo
         else if (call->op == REDUCE_SUM || call->op == REDUCE_AVG)
             result += value;
     }
-    return call->op == REDUCE_AVG ? (double)((int)result / size) : result; /* of whole numbers, cut off */
+    const int mean = (int)result / size; /* of whole numbers, cut off */
+    return call->op == REDUCE_AVG ? (double)mean : result;
 }
 
 /* ---- one collective ---- */
@@ -158,6 +159,8 @@ static enum status call_start(struct soak *soak, uint64_t iteration, int number,
     for (size_t i = 0; i < call->count; i++)
         put(call->in_place ? memory[1] : memory[0], call->dtype, i, value_of(rank, i, iteration));
     TRY(open_shape(soak, call, workers, choice, &call->shape));
+    if (call->shape == NULL)
+        return fail(STATUS_INTERNAL, "soak: no schedules");
     text_addf(&name, "%s %d", call->shape->algorithm->name, number);
     const struct collective_request request = {.team = world ? comm_world(soak->comm) : soak->team,
                                                .shape = call->shape,
