@@ -68,6 +68,7 @@ interrupted_twice() {
     local code=0
     "$chorale" run -n 3 -- sh -c "$worker --allreduce=ring -e 1M --iters=1000000" >out 2>err &
     local launcher=$!
+    until [[ $(readlink /proc/$launcher/exe) == "$chorale" ]]; do sleep 0.01; done # till then it is a copy of this script
     sleep "0.$((RANDOM % 5))"
     kill -TERM $launcher 2>/dev/null || true
     sleep 0.05
