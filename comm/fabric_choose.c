@@ -19,8 +19,8 @@
 
 /* A link between hosts is slower than that: it pays to fill it soon. The last segment of each phase travels alone: 8 ms of
  * 1 Gbit/s for a mebibyte (experiments/bench/link.sh). */
-#define LINK_SEGMENT ((size_t)256 << 10)
-#define LINK_WINDOW 16
+#define LINK_SEGMENT ((size_t)128 << 10)
+#define LINK_WINDOW 32
 #define LINK_AHEAD 2 /* grants that stand behind more stop the other direction */
 
 /* A grant costs a round trip, and both ends wake up for it: more than to copy so many bytes, between any number of workers. */

@@ -299,11 +299,16 @@ static void node_settle(struct fabric *fabric, const struct layout *layout, cons
 {
     const int here = layout->node_of[fabric->transport.rank];
     struct text nodes = {0};
-    bool reads = false;
+    bool reads = false, every = true;
     for (int n = 0; n < layout->nodes && layout->nodes > 1; n++) {
         const bool usable = node_usable(layout, n, all, &reads);
         fabric->transport.mixed = fabric->transport.mixed || usable;
+        every = every && (usable || workers_at(layout, n) == 1);
         text_addf(&nodes, "%s%d", n > 0 ? "+" : "", usable ? workers_at(layout, n) : 1);
+    }
+    if (every) { /* in its shortest form */
+        text_release(&nodes);
+        layout_describe(layout, &nodes);
     }
     if (fabric->transport.mixed) {
         copy_name(fabric->nodes, sizeof fabric->nodes, text_string(&nodes));

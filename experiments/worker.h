@@ -47,12 +47,12 @@ enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
          .unit = "B",                                                                                                  \
          .min = 64,                                                                                                    \
          .max = 1 << 30,                                                                                               \
-         .help = "piece of a message on the wire (default 256K, tcp and net on one host 1M)"},                         \
+         .help = "piece of a message on the wire (default 256K, tcp and net on one host 1M, else 128K)"},              \
         {.key = "window",                                                                                              \
          .type = OPTION_INT,                                                                                           \
          .min = 1,                                                                                                     \
          .max = 64,                                                                                                    \
-         .help = "receives posted ahead on each peer and lane (default 4, tcp and net on one host 8, else 16)"},       \
+         .help = "receives posted ahead on each peer and lane (default 4, tcp and net on one host 8, else 32)"},       \
         {.key = "nodes", .type = OPTION_STRING, .help = "node layout to pretend: 2x4 or 4+2 (default: as it is)"},     \
         {.key = "inject",                                                                                              \
          .type = OPTION_STRING,                                                                                        \
