@@ -56,7 +56,7 @@ static enum status header_text(const json_t *header, char **out, size_t *length,
     const size_t bytes = strlen(body);
     enum status status = bytes <= HEADER_MOST ? memory_zeroed(&memory, LINE_BYTES + bytes + 1, 1)
                                               : fail(STATUS_REFUSED, "a checkpoint's header takes %zu bytes", bytes);
-    if (status >= 0) {
+    if (memory != NULL) {
         *crc = checksum(0, body, bytes);
         *out = memory;
         *length = LINE_BYTES + bytes;
@@ -94,7 +94,7 @@ enum status checkpoint_create(const char *path, json_t *header, const struct che
     uint32_t crc = 0;
     *out = NULL;
     enum status status = header != NULL ? memory_zeroed(&memory, 1, sizeof(struct checkpoint_writer)) : no_header();
-    if (status < 0) {
+    if (memory == NULL) {
         json_decref(header);
         return status;
     }

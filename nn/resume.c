@@ -153,7 +153,6 @@ static json_t *settings_of(const struct trainer *trainer)
     add_word(settings, "augment", facts.augment);
     add_word(settings, "shard", data_shard_name(request->shard));
     add_number(settings, "batch", request->batch);
-    add_word(settings, "last", request->keep_last ? "keep" : "drop");
     add_number(settings, "seed", (double)request->seed);
     add_word(settings, "bn",
              request->norms == NORMS_SYNC    ? "sync"
@@ -862,10 +861,11 @@ static json_t *sums_of(const struct trainer *trainer, const struct saving *savin
 {
     struct codec_statistics wire = trainer->before.wire;
     codec_statistics_add(&wire, &saving->wire);
+    const size_t skipped = trainer->before.skipped + saving->skipped;
     return json_pack("{so sI sI sI sI so}", "wait_s", json_number(trainer->before.wait_s + trainer->wait_s),
-                     "skipped_images", (json_int_t)(trainer->before.skipped + saving->skipped), "wire_infinite",
-                     (json_int_t)wire.infinite, "wire_nan", (json_int_t)wire.nan, "wire_flushed",
-                     (json_int_t)wire.flushed, "wire_error", json_number(wire.worst));
+                     "skipped_images", (json_int_t)skipped, "wire_infinite", (json_int_t)wire.infinite, "wire_nan",
+                     (json_int_t)wire.nan, "wire_flushed", (json_int_t)wire.flushed, "wire_error",
+                     json_number(wire.worst));
 }
 
 static json_t *header_of(const struct trainer *trainer, const struct saving *saving)

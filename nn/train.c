@@ -99,8 +99,7 @@ static enum status make_order(struct trainer *trainer)
                                  .samples = trainer->data != NULL ? data_train_count(trainer->data) : emulated,
                                  .workers = job_size(request->job),
                                  .batch = request->batch,
-                                 .shard = request->shard,
-                                 .keep_last = request->keep_last};
+                                 .shard = request->shard};
     if (order->shard == SHARD_LABEL && trainer->data != NULL) {
         struct data_facts facts;
         data_facts(trainer->data, &facts);

@@ -152,7 +152,6 @@ struct train_request {
     const char *resume;      /* go on: with the checkpoint of that path, "" and folders: the latest good one in it (""
                             `out`); NULL: begin */
     bool change_workers;     /* the checkpoint may be that of another number of workers */
-    bool keep_last;          /* data_order.keep_last */
     const char *profile_out; /* file for layer times, written by rank 0; NULL = none                     */
     int timing_skip;         /* first steps left out of mean times; negative: 2, fewer in very short runs */
 

@@ -59,7 +59,7 @@ struct data_place data_order_place(const struct data_order *order, uint64_t step
     const size_t first = batches_from(order, origin->position), each = data_order_batches(order);
     const uint64_t since = step - origin->step;
     struct data_place place = {.epoch = origin->epoch, .batch = (size_t)since};
-    if (since >= first) {
+    if (since >= first && each > 0) {
         place.epoch = origin->epoch + 1 + (since - first) / each;
         place.batch = (size_t)((since - first) % each);
     }
