@@ -222,6 +222,10 @@ static const struct option options_table[] = {
      .help = "--resume: with another number of workers than before, from the same place in the data"},
     {.key = "out", .type = OPTION_STRING, .help = "folder for the results (default a fresh one under results/)"},
     {.key = "profile-out", .type = OPTION_STRING, .help = "file for layer times, for --device=replay and sim"},
+    {.key = "trace",
+     .type = OPTION_STRING,
+     .help =
+         "folder for trace.RANK.json of every worker: steps, phases, buckets in flight, as ui.perfetto.dev shows them"},
     {.key = "timing-skip",
      .type = OPTION_INT,
      .unit = "steps",
@@ -715,6 +719,7 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .bucket = plan->bucket,
         .overlap = overlap_of(options),
         .norms = norms_of(options),
+        .trace = option_text(options, "trace"),
         .wire = &plan->wire,
         .inject = worker->inject,
         .evaluation = evaluation_of(options),

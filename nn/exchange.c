@@ -104,7 +104,7 @@ struct line {
     struct shape *shape;
     struct collective *collective;
     size_t bytes; /* that this worker sends, by the schedule; 0 where the wire format does not tell */
-    uint64_t started_ns;
+    uint64_t step, started_ns;
     struct device_event *ready; /* on a device: its slice has been computed, */
     uint64_t ready_ns;          /* which the host has seen by then; 0: not yet */
 };
@@ -128,6 +128,7 @@ struct exchanges {
     struct device *device;            /* NULL: vectors lie in host memory */
     struct external_library *library; /* computes the means; NULL: schedules do */
     bool emulated;
+    struct trace *trace;
     bool alone; /* one worker on a device, which need not wait to learn that there is nothing to exchange */
     const struct spec *spec;
     const struct layout *layout;
@@ -318,6 +319,7 @@ enum status exchanges_create(const struct exchange_request *request, struct exch
     exchanges->device = request->device;
     exchanges->library = request->library;
     exchanges->emulated = request->emulated;
+    exchanges->trace = request->trace;
     exchanges->alone = request->device != NULL && comm_size(request->comm) == 1;
     exchanges->spec = request->spec;
     exchanges->layout = request->layout;
@@ -449,6 +451,7 @@ static enum status start_bucket(struct exchanges *exchanges, struct run *run)
         line->ready_ns = 0;
         TRY(ops->record(ops->compute(exchanges->device), line->ready));
     }
+    line->step = run->step;
     line->started_ns = clock_ns();
     TRY(collective_start(line->collective, slice, slice));
     run->started++;
@@ -475,6 +478,14 @@ static uint64_t flight_start(const struct exchanges *exchanges, const struct lin
     return line->ready_ns > 0 ? line->ready_ns : UINT64_MAX;
 }
 
+static void trace_flight(const struct exchanges *exchanges, const struct line *line, uint64_t finished_ns)
+{
+    const size_t bucket = (size_t)(line - exchanges->line) % exchanges->buckets;
+    const uint64_t from_ns = flight_start(exchanges, line);
+    if (from_ns < finished_ns)
+        trace_add(exchanges->trace, "in flight", TRACE_BUCKETS + bucket, line->step, from_ns, finished_ns);
+}
+
 static enum status wait_line(struct exchanges *exchanges, struct line *line)
 {
     struct collective_traffic traffic = {0};
@@ -487,6 +498,7 @@ static enum status wait_line(struct exchanges *exchanges, struct line *line)
         return fail(STATUS_INTERNAL, "%s: %zu bytes sent, the schedule tells of %zu: a bug of the executor",
                     exchanges->name, traffic.bytes_sent, line->bytes);
     count_flight(exchanges, flight_start(exchanges, line), traffic.finished_ns, &exchanges->counted_ns);
+    trace_flight(exchanges, line, traffic.finished_ns);
     if (traffic.finished_ns > exchanges->finished_ns)
         exchanges->finished_ns = traffic.finished_ns;
     return STATUS_OK;
@@ -696,8 +708,12 @@ static enum status exchange_wait(void *context)
     struct exchanges *exchanges = context;
     if (exchanges->alone)
         return STATUS_OK;
-    if (!exchanges->settled)
-        return wait_for_running(exchanges);
+    if (!exchanges->settled) {
+        const uint64_t before = clock_ns(), step = exchanges->runs > 0 ? exchanges->run[0].step : 0;
+        TRY(wait_for_running(exchanges));
+        trace_add(exchanges->trace, "wait", TRACE_STEPS, step, before, clock_ns());
+        return STATUS_OK;
+    }
     exchanges->settled = false;
     exchanges->tally.bytes += exchanges->settled_bytes;
     exchanges->settled_bytes = 0;

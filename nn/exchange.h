@@ -20,6 +20,7 @@
 #include "nn/backend.h"
 #include "nn/model.h"
 #include "nn/strategies/method.h"
+#include "nn/trace.h"
 
 #define BUCKET_WHOLE ((size_t)0)         /* the whole vector is one bucket */
 #define BUCKET_TENSOR ((size_t)SIZE_MAX) /* one bucket for each tensor     */
@@ -43,6 +44,7 @@ struct exchange_request {
     struct device *device;            /* vectors lie in its memory (nn/arena.h); NULL: host memory */
     struct external_library *library; /* of an external; else NULL */
     bool sums;                        /* exchanges_sums() is wanted */
+    struct trace *trace;              /* gets every bucket's time in flight, and waits; NULL: none */
     bool emulated;                    /* compute is slept: what happens in the watch passes beside it, as on a device */
 };
 

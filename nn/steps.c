@@ -84,7 +84,9 @@ static enum status put(struct trainer *trainer, const struct step_plan *plan, ui
     const uint64_t before = clock_ns();
     if (trainer->loader != NULL)
         TRY(loader_next(trainer->loader, &batch));
-    trainer->wait_s += (double)(clock_ns() - before) * 1e-9;
+    trainer->put_ns = clock_ns();
+    trainer->wait_s += (double)(trainer->put_ns - before) * 1e-9;
+    trace_add(trainer->trace, "images", TRACE_STEPS, step, before, trainer->put_ns);
     if (watches(trainer, plan))
         TRY(exchanges_watch(trainer->exchanges, step, gradient, &watch));
     TRY(request->backend->step(trainer->backend, trainer->replica.parameters, trainer->state, batch, gradient,
@@ -92,6 +94,17 @@ static enum status put(struct trainer *trainer, const struct step_plan *plan, ui
     trainer->row[step % 2].images = (double)batch->count;
     trainer->put = step + 1;
     return STATUS_OK;
+}
+
+/* Of a host backend, which has just returned. */
+static void trace_phases(const struct trainer *trainer, const struct step_result *result)
+{
+    const uint64_t begin = trainer->put_ns, middle = begin + (uint64_t)(result->forward_s * 1e9);
+    if (trainer->place.device != NULL)
+        return;
+    trace_add(trainer->trace, "forward", TRACE_STEPS, trainer->collected, begin, middle);
+    trace_add(trainer->trace, "backward", TRACE_STEPS, trainer->collected, middle,
+              middle + (uint64_t)(result->backward_s * 1e9));
 }
 
 /* The results of all steps before `end`. *applied: the step whose update is known to have read what is not finite. */
@@ -105,6 +118,7 @@ static enum status collect(struct trainer *trainer, uint64_t end, bool *finite, 
             loader_done(trainer->loader);
         row->loss = result.loss;
         row->compute_s = result.forward_s + result.backward_s;
+        trace_phases(trainer, &result);
         if (*finite && !result.updates_finite) {
             *finite = false;
             *applied = trainer->collected - 1;
@@ -132,6 +146,7 @@ static enum status take_times(struct trainer *trainer, uint64_t step)
     struct step_row *row = &trainer->row[step % 2];
     const uint64_t now = clock_ns();
     TRY(exchanges_take(trainer->exchanges, now, &tally));
+    trace_add(trainer->trace, "step", TRACE_STEPS, step, trainer->mark_ns, now);
     row->step_s = (double)(now - trainer->mark_ns) * 1e-9;
     row->comm_s = (double)tally.flight_ns * 1e-9;
     row->exposed_s = (double)tally.blocked_ns * 1e-9;

@@ -386,7 +386,10 @@ static enum status trainer_open(const struct train_request *request, struct trai
     TRY(resume_find(trainer));
     TRY(make_plan(trainer));
 
+    if (request->trace != NULL)
+        TRY(trace_create(job_rank(request->job), &trainer->trace));
     struct exchange_request exchange = {.comm = request->comm,
+                                        .trace = trainer->trace,
                                         .spec = spec,
                                         .layout = request->layout,
                                         .model = trainer->model,
@@ -461,6 +464,7 @@ static void trainer_close(struct trainer *trainer)
     resume_close(trainer);
     text_release(&trainer->folder);
     text_release(&trainer->shared_folder);
+    trace_destroy(trainer->trace);
     text_release(&trainer->computes);
     text_release(&trainer->decided);
 }
@@ -641,6 +645,8 @@ enum status train_run(const struct train_request *request, struct train_summary 
     TRY_TO(done, all_steps(&trainer));
     TRY_TO(done, finish(&trainer));
     TRY_TO(done, write_profile(&trainer));
+    if (trainer.trace != NULL)
+        TRY_TO(done, trace_write(trainer.trace, request->trace));
     TRY_TO(done, trainer_summarise(&trainer, summary));
 done:
     trainer_close(&trainer);

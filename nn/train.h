@@ -141,6 +141,7 @@ struct train_request {
     size_t bucket;            /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR, BUCKET_USUAL */
     enum train_overlap overlap;
     enum train_norms norms;
+    const char *trace;              /* folder for each worker's trace (nn/trace.h); NULL: none */
     bool zero_gamma;                /* the last batch norm of each residual block starts at 0 */
     const char *recipe;             /* file that options came from, for the summary; NULL: none */
     const struct wire_format *wire; /* what travels; NULL: f32 */

@@ -37,6 +37,8 @@ struct trainer {
     struct optimizer *optimizer;
     struct exchanges *exchanges;
     struct worker_sums sums; /* of batch norms */
+    struct trace *trace;     /* NULL: none */
+    uint64_t put_ns;         /* the latest step was given to the backend */
     struct metrics *metrics;
     const struct method *method;
     struct place place;            /* where arenas lie */

@@ -338,6 +338,13 @@ Test(device, what_is_not_there_is_said)
     REFUSED(SMALL "--device=cuda -n 2", 1, "device cuda: no module", "CUDA toolkit");
 }
 
+Test(device, batch_norms_over_workers_are_refused)
+{
+    REFUSED(SMALL "--allreduce=ring -n 2 --steps=1 --bn=sync" TOY, 2, "exchanges nothing");
+    if (use("fake"))
+        REFUSED(SMALL "--allreduce=ring -n 2 --steps=1 --bn=sync" TOY, 2, "--bn=averaged");
+}
+
 Test(device, words_that_do_not_go_together_are_refused)
 {
     REFUSED(SMALL "--device=gpu", 2, "--device=gpu", "cuda:NUMBER");

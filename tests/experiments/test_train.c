@@ -303,6 +303,44 @@ Test(train, overlap_is_taken_where_it_can_be)
     json_decref(gossip);
 }
 
+/* Every worker's trace: steps, each with its phases, and every bucket of every step in flight, begun during backward. */
+Test(train, traces_show_what_overlaps)
+{
+    enum { STEPS = 3 };
+    json_error_t error;
+    json_t *summary = summary_of("--allreduce=ring -n 2 --steps=3 --eval=never --bucket=tensor --trace=traces" SMALL);
+    double backward_end[STEPS] = {0}, first_flight[STEPS] = {0};
+    size_t steps = 0, flights = 0, k;
+    json_t *event, *trace = json_load_file("traces/trace.1.json", 0, &error);
+    cr_assert_not_null(trace, "%s", error.text);
+    json_array_foreach(trace, k, event)
+    {
+        const char *name = json_string_value(json_object_get(event, "name"));
+        if (strcmp(json_string_value(json_object_get(event, "ph")), "X") != 0)
+            continue;
+        const size_t step = (size_t)number(json_object_get(event, "args"), "step");
+        const double begin = number(event, "ts");
+        cr_assert_lt(step, STEPS);
+        cr_expect_geq(number(event, "dur"), 0);
+        steps += strcmp(name, "step") == 0;
+        if (strcmp(name, "backward") == 0)
+            backward_end[step] = begin + number(event, "dur");
+        if (strcmp(name, "in flight") != 0)
+            continue;
+        flights++;
+        if (first_flight[step] <= 0 || begin < first_flight[step])
+            first_flight[step] = begin;
+    }
+    cr_expect_eq(steps, STEPS);
+    cr_expect_eq(flights % STEPS, 0);
+    cr_expect_gt(flights / STEPS, 5, "a bucket for each tensor");
+    for (size_t step = 0; step < STEPS; step++)
+        cr_expect_lt(first_flight[step], backward_end[step]);
+    json_decref(trace);
+    json_decref(summary);
+    cr_expect_eq(access("traces/trace.0.json", R_OK), 0);
+}
+
 /* ---- batch norm ---- */
 
 enum { LOSSES = 5 };
