@@ -235,10 +235,10 @@ hurry() {
 }
 
 interrupted() {
-    if [[ $code -eq 0 || $code -lt 128 ]]; then
+    if [[ $code -lt 128 ]]; then
         code=$2
         signal_all "$1"
-        stage=1
+        [[ $stage -eq 0 ]] || stage=1
     else
         stage=2
     fi

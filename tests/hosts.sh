@@ -124,6 +124,20 @@ lost_link() {
     [[ $code -ne 0 && $ms -le 15000 ]] && grep -q '^chorale: rank .*rank 5\|^chorale: rank 5 on h4' out
 }
 
+# A worker that puts things in order after a signal has two seconds for it.
+interruption() {
+    local run
+    # shellcheck disable=SC2016 # for the other shell
+    "$hosts" run --set="$set_name" -- bash -c \
+        'trap "sleep 1; touch ended-$RANK; exit 0" HUP; touch up-$RANK; while :; do sleep 0.1; done' >out 2>&1 &
+    run=$!
+    until [[ $(compgen -G 'up-*' | wc -l) -eq 6 ]]; do sleep 0.1; done
+    kill -HUP "$run"
+    wait "$run"
+    [[ $? -eq 129 && $(compgen -G 'ended-*' | wc -l) -eq 6 ]]
+}
+
+check "an interruption" interruption
 check "every exact schedule" all_schedules
 check "training" training
 check "a worker killed on another host" death
