@@ -651,8 +651,6 @@ enum status comm_progress(struct comm *comm, bool *moved)
 static void answer(struct comm *comm)
 {
     struct text text = {0};
-    if (comm->waiters == 0)
-        return; /* whoever computes meanwhile is not kept waiting */
     text_addf(&text,
               "%.3f s without any progress, segments of %zu bytes: ", (double)(clock_ns() - comm->progressed_ns) / 1e9,
               comm->segment);
@@ -690,7 +688,7 @@ static enum status idle_check(struct comm *comm, unsigned idle)
     if (idle % 64 != 63)
         return STATUS_OK;
     enum status status = comm->job != NULL ? job_check(comm->job) : STATUS_OK;
-    if (comm->job != NULL && job_asked(comm->job))
+    if (comm->job != NULL && comm->waiters > 0 && job_asked(comm->job)) /* else it stays asked */
         answer(comm);
     if (status >= 0)
         status = check_deadline(comm);
@@ -710,7 +708,7 @@ static void wait_for_both(struct comm *comm, unsigned idle)
     if (idle < BOTH_YIELDS)
         (void)sched_yield();
     else if (node_drowse(comm->node))
-        node_sleep(comm->node, sleep_ns(idle, BOTH_YIELDS, LONGEST_LOOK_NS));
+        node_sleep(comm->node, sleep_ns(idle, BOTH_YIELDS, comm->link != NULL ? DEVICE_WAIT_NS : LONGEST_LOOK_NS));
 }
 
 enum status comm_idle(struct comm *comm, unsigned idle)
@@ -756,7 +754,8 @@ void comm_leave(struct comm *comm)
 static void thread_wait(struct comm *comm, unsigned idle)
 {
     const bool tired = idle > THREAD_YIELDS, asleep = tired && comm->node != NULL && node_drowse(comm->node);
-    const uint64_t ns = tired ? sleep_ns(idle, THREAD_YIELDS, LONGEST_WAIT_NS / 2) : 0;
+    const uint64_t longest = comm->link != NULL ? DEVICE_WAIT_NS : LONGEST_WAIT_NS / 2;
+    const uint64_t ns = tired ? sleep_ns(idle, THREAD_YIELDS, longest) : 0;
     pthread_mutex_unlock(&comm->lock);
     if (asleep)
         node_sleep(comm->node, comm->mixed ? ns : comm->link != NULL ? DEVICE_WAIT_NS : LONGEST_WAIT_NS);

@@ -160,6 +160,8 @@ static void describe_all(const struct launcher *launcher, struct text *text)
             text_addf(text, "waits in all-gather %lu", (unsigned long)launcher->gather.sequence);
         else if (says_nothing(member))
             text_add(text, "does not answer");
+        else if (!is_in(member))
+            text_add(text, "has ended, or is about to");
         else
             text_add(text, "answers, and waits for nobody");
         text_add(text, "\n");

@@ -142,6 +142,7 @@ void inquiry_check(struct launcher *launcher);
 uint64_t inquiry_next_deadline(const struct launcher *launcher);
 /* Appends which worker of this host is stopped (SIGSTOP); false: none is. */
 bool inquiry_add_stopped(const struct launcher *launcher, struct text *text);
+
 /* --- ending.c --- */
 
 /* Note a reason to end the job; the first certain one stands. `rank` -1: nobody's failure. */
