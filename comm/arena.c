@@ -247,7 +247,8 @@ static enum status foreign_import(struct node *node, int peer, const struct node
     else {
         const enum status status = import(node, n, k, place->serial);
         if (status < 0)
-            return fail_context(status == STATUS_UNAVAILABLE ? status : STATUS_PEER_LOST, "node memory: worker %d", peer);
+            return fail_context(status == STATUS_UNAVAILABLE ? status : STATUS_PEER_LOST, "node memory: worker %d",
+                                peer);
     }
     n->arena[k].bytes = atomic_load(&shown->bytes);
     n->arena[k].serial = place->serial;

@@ -96,18 +96,28 @@ static enum status shm_possible(const struct fabric_survey *survey, int size)
 {
     uint64_t wanted = (uint64_t)size * TRANSPORT_SHM_BYTES;
     if (size > SHM_WORKERS)
-        return fail(STATUS_UNAVAILABLE, "shm: %d workers: the provider takes %d at most: use tcp", size, SHM_WORKERS);
+        return fail(STATUS_UNAVAILABLE, "shm: %d workers: the provider takes %d at most", size, SHM_WORKERS);
     if (survey->elsewhere >= 0)
-        return fail(STATUS_UNAVAILABLE, "shm: worker %d shares no memory with worker 0: use tcp", survey->elsewhere);
+        return fail(STATUS_UNAVAILABLE, "shm: worker %d shares no memory with worker 0", survey->elsewhere);
     if (survey->shared_memory < wanted)
-        return fail(STATUS_UNAVAILABLE,
-                    "shm: /dev/shm is too small for %d workers: %llu MiB wanted, %llu MiB free: free some or use tcp",
+        return fail(STATUS_UNAVAILABLE, "shm: /dev/shm is too small for %d workers: %llu MiB wanted, %llu MiB free",
                     size, (unsigned long long)(wanted >> 20), (unsigned long long)(survey->shared_memory >> 20));
     if (survey->without_shm >= 0)
         return fail(STATUS_UNAVAILABLE,
-                    "shm: worker %d's libfabric offers no provider shm (%llu MiB are free in /dev/shm): use tcp",
+                    "shm: worker %d's libfabric offers no provider shm (%llu MiB are free in /dev/shm)",
                     survey->without_shm, (unsigned long long)(survey->shared_memory >> 20));
     return STATUS_OK;
+}
+
+/* For who asks for nothing else; `raw`: by libfabric's own name. */
+static enum status shm_demanded(const struct fabric_survey *survey, int size, bool raw)
+{
+    char why[256];
+    const enum status status = shm_possible(survey, size);
+    if (status == STATUS_OK)
+        return status;
+    (void)snprintf(why, sizeof why, "%s", status_message());
+    return fail(status, "%s: %s", why, raw ? "leave --provider out" : "take --transport=auto");
 }
 
 static const struct fabric_choice *choice_named(const char *name)
@@ -159,7 +169,7 @@ enum status fabric_choose(const struct fabric_request *request, struct fabric_ch
     const bool tcp = !raw && (automatic || named == CHOICE_TCP);
     TRY(survey_hosts(request->job, automatic || shm, tcp, survey));
     if (shm)
-        return shm_possible(survey, job_size(request->job));
+        return shm_demanded(survey, job_size(request->job), raw);
     if (automatic && shm_possible(survey, job_size(request->job)) == STATUS_OK)
         *choice = *CHOICE_SHM;
     else if (tcp && survey->all_net) {

@@ -135,8 +135,8 @@ static void check_memory(const struct check *check, struct report *report)
 static void check_shared(const struct check *check, struct report *report)
 {
     static const char cure[] =
-        "mount a larger one (docker run --shm-size=1g, mount -o remount,size=1g /dev/shm): until "
-        "then workers of a host talk over tcp on the loopback interface, which is slower";
+        "mount a larger one (docker run --shm-size=1g, mount -o remount,size=1g /dev/shm) for --transport=shm: "
+        "--transport=auto, the default, needs none of it where neighbours' memory files open";
     const uint64_t bytes = host_shared_memory(), workers = bytes / TRANSPORT_SHM_BYTES;
     if (access("/dev/shm", W_OK | X_OK) != 0)
         report_add(report, DOCTOR_NOTE, check->name, cure, "%s", strerror(errno));

@@ -128,7 +128,7 @@ Test(fabric, takes_the_interface_that_its_variables_name)
     struct fabric_request request = {.job = alone(), .name = "tcp"};
     expect_described("tcp", NULL, "lo", "127.0.0.1 on lo");
     cr_assert_eq(setenv("FI_TCP_IFACE", "nosuch0", 1), 0);
-    EXPECT_FAIL(STATUS_USAGE, "interface nosuch0", fabric_open(&request, &transport));
+    EXPECT_FAIL(STATUS_USAGE, "FI_TCP_IFACE: interface nosuch0", fabric_open(&request, &transport));
     cr_assert_eq(setenv("FI_NET_IFACE", "lo", 1), 0);
     EXPECT_OK(fabric_open(&request, &transport));
     if (transport != NULL)
