@@ -45,7 +45,8 @@ struct fabric {
     bool crowded; /* more workers than cores on this host: a poll takes the time that its peer needs */
     bool sleeps;  /* the completion queue can be slept on                                            */
     bool cma;     /* shm: one copy, straight from the sender's memory                                */
-    char name[FABRIC_NAME_BYTES], provider[FABRIC_NAME_BYTES], address[HOST_ADDRESS_BYTES];
+    char name[FABRIC_NAME_BYTES], network[FABRIC_NAME_BYTES]; /* of the transport */
+    char provider[FABRIC_NAME_BYTES], address[HOST_ADDRESS_BYTES];
     char interface[HOST_INTERFACE_BYTES]; /* that has the address; "": not known */
     char without[200];                    /* why there is no shm, where `auto` would have taken it; "": none */
     char nodes[64];                       /* workers of each node, where only those of a node share memory: "2+1+1+2" */

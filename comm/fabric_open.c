@@ -136,11 +136,12 @@ struct card {
 
 /* libfabric's own variables for an interface count with some of its providers only, and not at all where there is none of that
  * name: in silence. So they are taken here. */
-static const char *wanted_interface(const struct fabric_request *request, const char *provider)
+static const char *wanted_interface(const struct fabric_request *request, const char *provider, const char **by)
 {
     const char *const names[] = {strcmp(provider, "net") == 0 ? "FI_NET_IFACE" : "FI_TCP_IFACE", "FI_TCP_IFACE"};
     for (size_t i = 0; request->interface == NULL && i < sizeof names / sizeof names[0]; i++) {
         const char *value = getenv(names[i]);
+        *by = names[i];
         if (value != NULL && value[0] != '\0')
             return value;
     }
@@ -152,11 +153,13 @@ static const char *wanted_interface(const struct fabric_request *request, const 
 static enum status source_address(const struct fabric_request *request, const struct fabric_survey *survey,
                                   const char *provider, char address[HOST_ADDRESS_BYTES], const char **source)
 {
-    const char *interface = wanted_interface(request, provider);
+    const char *by = NULL, *interface = wanted_interface(request, provider, &by);
     *source = NULL;
     if (interface == NULL && !survey->one_network)
         return STATUS_OK;
-    TRY(host_interface_address(interface != NULL ? interface : "lo", address));
+    const enum status status = host_interface_address(interface != NULL ? interface : "lo", address);
+    if (status < 0)
+        return by != NULL ? fail_context(status, "%s", by) : status;
     *source = address;
     return STATUS_OK;
 }
@@ -185,7 +188,8 @@ static enum status address_read(struct fabric *fabric, const char *source, struc
     address_print(fabric, card->text, length);
     (void)host_address_interface(fabric->address, fabric->interface);
     /* libfabric falls back in silence when it cannot do as told. A link-local address carries its interface: cut it. */
-    if (source != NULL && strncmp(source, fabric->address, strcspn(source, "%")) != 0)
+    const size_t bare = source != NULL ? strcspn(source, "%") : 0;
+    if (source != NULL && (strncmp(source, fabric->address, bare) != 0 || fabric->address[bare] != '\0'))
         return fail(STATUS_UNAVAILABLE, "%s: address %s was asked for, libfabric took %s", fabric->name, source,
                     fabric->address);
     return STATUS_OK;
@@ -375,12 +379,14 @@ static enum status fabric_create(struct job *job, const struct fabric_choice *ch
     struct fabric *fabric = block;
     *out = fabric;
     copy_name(fabric->name, sizeof fabric->name, choice->name);
+    copy_name(fabric->network, sizeof fabric->network, choice->name);
     copy_name(fabric->provider, sizeof fabric->provider, choice->provider);
     fabric->family = choice->family;
     copy_name(fabric->without, sizeof fabric->without, without);
     fabric->crowded = job_is_crowded(job);
     fabric->transport = (struct transport){.ops = &fabric_ops,
                                            .name = fabric->name,
+                                           .network = fabric->network,
                                            .rank = job_rank(job),
                                            .size = job_size(job),
                                            .eager_limit = choice->eager_limit,

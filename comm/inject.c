@@ -90,6 +90,8 @@ static enum status parse_straggler(const char *entry, char *value, struct inject
 {
     long long rank = 0;
     char *colon = strchr(value, ':');
+    if (inject->straggles)
+        return wrong(entry, "there is one straggler already: leave one of them out");
     if (colon != NULL)
         *colon = '\0';
     if (colon == NULL || !parse_count(value, RANK_MOST, &rank) || parse_real(colon + 1, &inject->factor) != STATUS_OK ||
@@ -104,6 +106,8 @@ static enum status parse_death(const char *entry, char *value, struct inject *in
 {
     long long rank = 0, step = 0;
     char *at = strchr(value, '@'), *colon = strchr(value, ':');
+    if (inject->dies)
+        return wrong(entry, "one worker dies already: leave one of them out");
     inject->how = INJECT_KILL;
     if (colon != NULL)
         *colon = '\0';
@@ -485,6 +489,8 @@ enum status inject_open(const struct inject *inject, uint64_t seed, struct trans
     impaired->transport.ops = &impaired_ops;
     impaired->transport.node = NULL; /* what is read in place could not be held back */
     impaired->transport.mixed = false;
+    if (inner->network != NULL)
+        impaired->transport.name = inner->network;
     impaired->inner = inner;
     impaired->inject = *inject;
     impaired->seed = seed;

@@ -53,7 +53,7 @@ struct inject {
     uint64_t calls; /* for whoever counts steps with it */
 };
 
-/* STATUS_USAGE, naming the entry and what is taken; STATUS_REFUSED for drop=. */
+/* STATUS_USAGE, naming the entry and what is taken (there is one straggler and one death at most); STATUS_REFUSED for drop=. */
 enum status inject_parse(const char *text, struct inject *inject) MUST_CHECK;
 /* STATUS_USAGE when it names a worker that a job of `workers` has not. */
 enum status inject_check(const struct inject *inject, int workers) MUST_CHECK;

@@ -59,7 +59,8 @@ struct node;
 
 struct transport {
     const struct transport_ops *ops;
-    const char *name; /* as users type it: "shm", "tcp", "loopback" */
+    const char *name;    /* as users type it: "shm", "tcp", "loopback"; "shm+tcp" where both are used */
+    const char *network; /* the same where `node` is left alone; NULL: alike                          */
     struct node
         *node;  /* memory shared with the workers of this node (node.h): to them nothing need be sent; closed with
                           the transport; NULL: none */

@@ -49,12 +49,26 @@ Test(inject, has_one_spelling)
 Test(inject, says_what_is_wrong)
 {
     static const char *const wrong[][2] = {
-        {"delay", "KEY=VALUE"},         {"delay=x", "microseconds"},    {"delay=-1", "microseconds"},
-        {"delay=2h", "microseconds"},   {"delay=7200s", "an hour"},     {"bandwidth=5", "with its unit"},
-        {"bandwidth=0GB/s", "a rate"},  {"delay=1@0", "@FROM-TO"},      {"delay=1@1-1", "@FROM-TO"},
-        {"delay=1@a-b", "@FROM-TO"},    {"straggler=1", "RANK:FACTOR"}, {"straggler=1:0.5", "RANK:FACTOR"},
-        {"straggler=-1:2", "RANK"},     {"die=1", "RANK@STEP"},         {"die=1@", "RANK@STEP"},
-        {"die=1@2:fall", "kill, stop"}, {"latency=3us", "unknown"},     {"delay=1,,jitter=", "microseconds"},
+        {"delay", "KEY=VALUE"},
+        {"delay=x", "microseconds"},
+        {"delay=-1", "microseconds"},
+        {"delay=2h", "microseconds"},
+        {"delay=7200s", "an hour"},
+        {"bandwidth=5", "with its unit"},
+        {"bandwidth=0GB/s", "a rate"},
+        {"delay=1@0", "@FROM-TO"},
+        {"delay=1@1-1", "@FROM-TO"},
+        {"delay=1@a-b", "@FROM-TO"},
+        {"straggler=1", "RANK:FACTOR"},
+        {"straggler=1:0.5", "RANK:FACTOR"},
+        {"straggler=-1:2", "RANK"},
+        {"die=1", "RANK@STEP"},
+        {"die=1@", "RANK@STEP"},
+        {"die=1@2:fall", "kill, stop"},
+        {"latency=3us", "unknown"},
+        {"delay=1,,jitter=", "microseconds"},
+        {"straggler=1:2,straggler=0:2", "one straggler"},
+        {"die=1@2,die=0@2", "one worker dies"},
     };
     struct inject inject;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -141,7 +141,20 @@ Test(doctor, too_little_shared_memory)
         &outcome);
     cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
     cr_expect(contains(outcome.out, "node memory yes"), "%s", outcome.out);
-    cr_expect(contains(outcome.out, "no shm: /dev/shm is too small for 2 workers"), "%s", outcome.out);
+    cr_expect(contains(outcome.out, "no shm: /dev/shm is too small for 2 workers: 36 MiB wanted, 1 MiB free)"), "%s",
+              outcome.out);
+    outcome_release(&outcome);
+    script_run("exec unshare -m sh -c 'mount -t tmpfs -o size=1m none /dev/shm && exec \"$0\" bench -n 2 --sizes=8 "
+               "--transport=shm' \"$CHORALE\"",
+               &outcome);
+    cr_expect_eq(outcome.exit_code, 1);
+    cr_expect(contains(outcome.err, "1 MiB free: take --transport=auto"), "%s", outcome.err);
+    outcome_release(&outcome);
+    /* with that memory left alone, it is called what then carries the bytes */
+    script_run("exec unshare -m sh -c 'mount -t tmpfs -o size=1m none /dev/shm && exec \"$0\" bench -n 2 --sizes=8 "
+               "--inject=delay=1us --format=json' \"$CHORALE\"",
+               &outcome);
+    cr_expect(contains(outcome.out, "\"transport\": \"tcp\""), "%s", outcome.out);
     outcome_release(&outcome);
 }
 
