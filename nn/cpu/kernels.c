@@ -1,6 +1,8 @@
 /* kernels.c - each loop once, as an always-inlined body; compiled for AVX2 and for any CPU at the end of the file. */
 #include "nn/cpu/kernels.h"
 
+#include <math.h>
+
 #define BODY static inline __attribute__((always_inline)) void
 #define UNROLL _Pragma("GCC unroll 4")
 
@@ -255,7 +257,8 @@ BODY pool_forward_body(const float *x, const ptrdiff_t *offset, int taps, size_t
             if (offset[t] < 0)
                 continue;
             v8 v = LOAD(x + offset[t] + lane, 0);
-            m8 taken = (v > best) | (v != v); /* a NaN stays whatever comes after it, as in PyTorch */
+            m8 taken =
+                (v > best) | ~(v <= INFINITY); /* or is NaN, which stays whatever comes after it, as in PyTorch */
             best = (v8)(((m8)v & taken) | ((m8)best & ~taken));
             index = (t & taken) | (index & ~taken);
         }

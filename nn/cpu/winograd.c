@@ -756,21 +756,21 @@ void winograd_backward_weights(const struct winograd *winograd, const float *sou
                           .sums = scratch,
                           .point = weights_stride(winograd)};
     const size_t points = points_of(chunk.grid.scheme), weights = weight_points_of(chunk.grid.scheme);
-    const int blocks = (int)((in + out) / WIDTH), tasks = (int)(weights * groups), threads = winograd->threads;
+    const int blocks = (int)((in + out) / WIDTH), tasks = (int)(weights * groups);
     scratch += weights * chunk.point;
     for (; chunk.first < chunk.grid.tiles; chunk.first += most) {
         const size_t count = smaller(most, chunk.grid.tiles - chunk.first);
         chunk.v = (struct matrix){.data = scratch, .tiles = count, .point = point_stride(in * count)};
         chunk.d = (struct matrix){
             .data = scratch + points * chunk.v.point, .tiles = count, .point = point_stride(out * count)};
-#pragma omp parallel for schedule(static) num_threads(threads)
+#pragma omp parallel for schedule(static) num_threads(winograd->threads)
         for (int k = 0; k < blocks; k++)
             transform_block(&chunk, (size_t)k);
-#pragma omp parallel for schedule(static) num_threads(threads)
+#pragma omp parallel for schedule(static) num_threads(winograd->threads)
         for (int k = 0; k < tasks; k++)
             sum_group(&chunk, (size_t)k / groups, (size_t)k % groups);
     }
-#pragma omp parallel for schedule(static) num_threads(threads)
+#pragma omp parallel for schedule(static) num_threads(winograd->threads)
     for (int o = 0; o < (int)(out / WIDTH); o++)
         finish_weights(chunk.grid.scheme, in, (size_t)o, chunk.sums, chunk.point, weights_gradient);
 }
