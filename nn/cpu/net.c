@@ -1,4 +1,4 @@
-/* net.c - runs a plan: convolutions by oneDNN, the rest by our kernels. */
+/* net.c - runs a plan: 3x3 convolutions mostly by winograd.h, the others by oneDNN, the rest by our kernels. */
 #include "nn/cpu/net.h"
 
 #include <stdlib.h>

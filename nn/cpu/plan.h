@@ -11,8 +11,9 @@
 #include "nn/cpu/value.h"
 #include "nn/model.h"
 
-/* Feature maps of at most FOLD_SIDE pixels a side are folded, and their convolutions run over columns (windows.h); up
- * to COLUMN_SIDE only the gradients of 3x3 weights do. Measured on AVX2: beyond, the columns cost more than they bring.
+/* Feature maps of at most FOLD_SIDE pixels a side are folded, and those of their convolutions that winograd.h does not
+ * take run over columns (windows.h); up to COLUMN_SIDE only the gradients of 3x3 weights do. Measured on AVX2: beyond,
+ * the columns cost more than they bring.
  */
 enum { FOLD_SIDE = 14, COLUMN_SIDE = 28 };
 
