@@ -157,6 +157,16 @@ Test(device, synchronous)
     same_as_host("--allreduce=double-binary-tree -n 5 --epochs=2 --transport=tcp");
 }
 
+Test(device, rules_and_decays_of_the_update)
+{
+    same_as_host("--allreduce=ring -n 2 --epochs=1.2 --optimizer=nesterov --norm-weight-decay=0.01 "
+                 "--bias-weight-decay=0.02 --zero-gamma=no");
+    same_as_host("--allreduce=double-buffered -n 2 --epochs=1.2 --optimizer=nesterov --lr-schedule=cosine "
+                 "--warmup-epochs=0.5");
+    REFUSED(SMALL "--clip=1" TOY, 2, "clip: a device computes no norm of the whole gradient");
+    REFUSED(SMALL "--optimizer=lars --steps=2" TOY, 2, "the toy device has no LARS");
+}
+
 Test(device, double_buffered)
 {
     same_as_host("--allreduce=double-buffered -n 2 --epochs=2.3");
@@ -205,6 +215,23 @@ Test(device, the_cuda_backend_trains_like_the_host)
     json_decref(ring);
     json_decref(rhd);
     json_decref(half);
+}
+
+Test(device, the_cuda_backend_updates_like_the_host)
+{
+    static const char *const words[] = {
+        "--allreduce=ring -n 2 --steps=4 --optimizer=lars --lr-schedule=polynomial --weight-decay=0.01",
+        "--allreduce=ring -n 2 --steps=4 --optimizer=nesterov --norm-weight-decay=0.1 --bias-weight-decay=0.2"};
+    if (!use("fake"))
+        cr_skip_test("this build has no fake card: it was made without the CUDA toolkit");
+    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++) {
+        json_t *host = summary_of(words[k], ""), *card = summary_of(words[k], " --device=cuda --precision=f32");
+        NEAR(card, host, "loss_first", 1e-5);
+        NEAR(card, host, "loss_last", 1e-4);
+        NEAR(card, host, "test_loss", 1e-4);
+        json_decref(host);
+        json_decref(card);
+    }
 }
 
 /* ---- what is told ---- */

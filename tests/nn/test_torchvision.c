@@ -295,7 +295,7 @@ static void check_own_weights(const char *name)
     enum { SIZE = 64, BATCH = 2, MOST = 1000 };
     static struct listed list[MOST];
     char words[64];
-    float wanted[BATCH * CLASSES], ours[BATCH * CLASSES];
+    float wanted[BATCH * CLASSES] = {0}, ours[BATCH * CLASSES] = {0};
     double numbers[BATCH * CLASSES];
     size_t read = 0;
     struct model *model = make(name, CLASSES, SIZE);
