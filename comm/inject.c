@@ -455,7 +455,7 @@ static void impaired_describe(const struct transport *transport, struct text *te
     impaired->inner->ops->describe(impaired->inner, text);
     text_add(text, ", impaired by ");
     inject_describe(&impaired->inject, text);
-    if (impaired->inner->node != NULL)
+    if (impaired->inner->node != NULL || impaired->inner->mixed)
         text_add(text, ", which switches node memory off");
 }
 

@@ -181,9 +181,10 @@ static enum status read_wire(struct plan *plan, struct bench_settings *s)
 static enum status read_inject(struct plan *plan, struct bench_settings *s)
 {
     struct inject inject;
-    if (!option_given(plan->options, "inject"))
+    const char *text = option_text(plan->options, "inject");
+    if (text == NULL || text[0] == '\0')
         return STATUS_OK;
-    TRY(inject_parse(option_text(plan->options, "inject"), &inject));
+    TRY(inject_parse(text, &inject));
     inject_describe(&inject, &plan->inject);
     s->inject = text_string(&plan->inject);
     return text_check(&plan->inject);

@@ -107,12 +107,13 @@ static enum status open_transport(const struct option_values *options, struct jo
 /* Nothing may pass by it: other libraries' collectives are refused (library.c). */
 static enum status read_inject(const struct option_values *options, struct worker *worker)
 {
+    const char *text = option_text(options, "inject");
     void *memory = NULL;
-    if (option_text(options, "inject") == NULL)
+    if (text == NULL || text[0] == '\0')
         return STATUS_OK;
     TRY(memory_zeroed(&memory, 1, sizeof(struct inject)));
     worker->inject = memory;
-    return inject_parse(option_text(options, "inject"), worker->inject);
+    return inject_parse(text, worker->inject);
 }
 
 static enum status open_comm(const struct option_values *options, bool progress_thread, struct worker *worker)

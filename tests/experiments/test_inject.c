@@ -27,6 +27,16 @@ static void slow_ring(const char *transport)
     json_decref(document);
 }
 
+/* As a script with an empty variable has it. */
+Test(inject_program, nothing_asked_for_is_nothing)
+{
+    json_t *document = program_json("bench --allreduce=ring -n 2 --sizes=8 --iters=1 -w 0 --json --inject=");
+    const json_t *row = json_array_get(json_object_get(document, "rows"), 0);
+    cr_expect(json_is_null(json_object_get(row, "inject")));
+    cr_expect(!contains(string_of(row, "network"), "impaired"));
+    json_decref(document);
+}
+
 Test(inject_program, slows_shared_memory_and_tcp)
 {
     slow_ring("shm");
