@@ -320,10 +320,12 @@ static bool is_silent(struct channel *channel)
 {
     if (channel->beat_ms == 0 || ++channel->silences < SILENCES || may_end(channel))
         return false;
-    channel_fail(
-        channel, STATUS_TIMEOUT,
-        "rank 0: nothing was heard of it for several heartbeats: it is stopped or hangs, or the connection is lost",
-        atomic_load(&channel->speak));
+    const double seconds = SILENCES * (double)channel->beat_ms / 1e3;
+    const enum status status = fail(STATUS_TIMEOUT,
+                                    "rank 0 on %s: nothing was heard of it for %.3g s: it is stopped or hangs, or the "
+                                    "connection is lost: the job was ended",
+                                    channel->server, seconds);
+    channel_fail(channel, status, status_message(), atomic_load(&channel->speak));
     return true;
 }
 

@@ -193,7 +193,8 @@ static void conclude(struct launcher *launcher)
     struct text text = {.length = 0};
     add_culprit(launcher, &text);
     if (write_all(launcher, path, sizeof path))
-        text_addf(&text, "; what each waited for: %s", path);
+        text_addf(&text, "; what each waited for: %s%s%s", path, launcher->hosted ? " on " : "",
+                  launcher->hosted ? launcher->host : "");
     const size_t room = sizeof verdict->message - 1, length = strlen(text_string(&text));
     const size_t kept = strnlen(verdict->message, length < room ? room - length : 0);
     (void)snprintf(verdict->message + kept, sizeof verdict->message - kept, "%s", text_string(&text));

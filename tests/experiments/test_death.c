@@ -200,7 +200,7 @@ static char *answers_of(const struct outcome *outcome)
     size_t length = 0;
     cr_assert_not_null(path, "%s", outcome->err);
     path += strlen("each waited for: ");
-    path[strcspn(path, "\n")] = '\0';
+    path[strcspn(path, " \n")] = '\0'; /* where another serves: on which host */
     cr_assert_eq(file_read(path, 1 << 20, &text, &length), STATUS_OK, "%s", status_message());
     return text;
 }
