@@ -49,7 +49,7 @@ struct fabric {
     char provider[FABRIC_NAME_BYTES], address[HOST_ADDRESS_BYTES];
     char interface[HOST_INTERFACE_BYTES]; /* that has the address; "": not known */
     char without[200];                    /* why there is no shm, where `auto` would have taken it; "": none */
-    char nodes[64];                       /* workers of each node, where only those of a node share memory: "2+1+1+2" */
+    char nodes[64]; /* workers of each node, where only those of a node share memory: "2+1+1+2"; the first of many */
     struct fi_info *info;
     struct fid_fabric *fabric;
     struct fid_domain *domain;

@@ -273,6 +273,19 @@ static void copy_name(char *to, size_t size, const char *from)
     to[length] = '\0';
 }
 
+/* "2+1+1+2", or as many of the numbers as there is room for: "2+1+1+..." */
+static void copy_list(char *to, size_t size, const char *from)
+{
+    static const char more[] = "...";
+    copy_name(to, size, from);
+    if (strlen(from) < size)
+        return;
+    char *end = to + size - sizeof more;
+    while (end > to && end[-1] != '+')
+        end--;
+    memcpy(end, more, sizeof more);
+}
+
 struct node_outcome {
     int32_t attached, reads;
 };
@@ -315,7 +328,7 @@ static void node_settle(struct fabric *fabric, const struct layout *layout, cons
         layout_describe(layout, &nodes);
     }
     if (fabric->transport.mixed) {
-        copy_name(fabric->nodes, sizeof fabric->nodes, text_string(&nodes));
+        copy_list(fabric->nodes, sizeof fabric->nodes, text_string(&nodes));
         copy_name(fabric->name, sizeof fabric->name, "shm+tcp");
     }
     text_release(&nodes);
