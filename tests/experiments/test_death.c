@@ -209,7 +209,7 @@ static char *answers_of(const struct outcome *outcome)
 Test(death, a_worker_that_does_not_come_is_named_and_all_say_what_they_wait_for)
 {
     struct outcome outcome;
-    program_run("train " CNN " -n 3 --allreduce=ring --deadline=1 --inject=straggler=1:1000", &outcome);
+    program_run("train " CNN " -n 3 --allreduce=ring --deadline=3 --inject=straggler=1:1000", &outcome);
     cr_expect_eq(outcome.exit_code, 1);
     expect_one_line(&outcome, "a straggler");
     cr_expect(contains(outcome.err, "(rank 1 on ") && contains(outcome.err, "waits for nobody"), "%s", outcome.err);
@@ -229,7 +229,7 @@ Test(death, the_same_where_rank_0_serves)
     script_run(
         "export WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$(/usr/bin/python3 -c 'import random; "
         "print(random.randrange(15000, 30000))'); for RANK in 0 1 2; do export RANK; \"$CHORALE\" train " CNN
-        " --allreduce=ring --deadline=1 --inject=straggler=1:1000 >out$RANK 2>err$RANK & done; wait; cat err* >&2",
+        " --allreduce=ring --deadline=3 --inject=straggler=1:1000 >out$RANK 2>err$RANK & done; wait; cat err* >&2",
         &outcome);
     expect_one_line(&outcome, "a straggler");
     cr_expect(contains(outcome.err, "(rank 1 on ") && contains(outcome.err, "waits for nobody"), "%s", outcome.err);
