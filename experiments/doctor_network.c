@@ -161,15 +161,6 @@ static enum status open_alone(const char *name, struct text *described)
     return status;
 }
 
-/* So that the workers below join each other, whoever has started this process. */
-static void forget_launchers(void)
-{
-    static const char *const names[] = {"TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_FD",
-                                        "SLURM_STEP_ID"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        (void)unsetenv(names[i]);
-}
-
 /* Two workers, a real exchange, every element compared. */
 static enum status exchange(const char *name, struct launch_result *result)
 {
@@ -186,7 +177,6 @@ static enum status exchange(const char *name, struct launch_result *result)
     if (length <= 0 || nowhere < 0 || dup2(nowhere, 1) < 0 || dup2(nowhere, 2) < 0)
         return fail(STATUS_IO, "two workers can't be started: %s", strerror(errno));
     (void)snprintf(transport, sizeof transport, "--transport=%s", name);
-    forget_launchers();
     const struct launch_request request = {.workers = 2, .argv = words, .deadline = 8, .must_join = true};
     return launch_local(&request, result);
 }
