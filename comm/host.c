@@ -3,6 +3,7 @@
 #include "comm/host.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <math.h>
 #include <net/if.h>
@@ -77,6 +78,25 @@ void host_identify(struct host_identity *identity)
     identity->memory = hash;
 }
 
+bool host_process(long pid, struct host_process *process)
+{
+    char path[64], line[512], *rest = NULL;
+    (void)snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    const ssize_t count = read(fd, line, sizeof line - 1);
+    (void)close(fd);
+    line[count > 0 ? count : 0] = '\0';
+    const char *end = strrchr(line, ')'); /* "12 (any name) S 1 12 ..." */
+    if (end == NULL || end[1] != ' ' || end[2] == '\0' || end[3] != ' ')
+        return false;
+    process->state = end[2];
+    process->parent = strtol(end + 4, &rest, 10);
+    process->group = strtol(rest, NULL, 10);
+    return true;
+}
+
 uint64_t host_shared_memory(void)
 {
     struct statvfs space;
@@ -122,6 +142,16 @@ uint64_t host_memory_available(void)
 
 /* ---- CPUs ---- */
 
+bool host_cpus_has(const struct host_cpus *cpus, unsigned cpu)
+{
+    return cpu < HOST_CPUS && (cpus->word[cpu / 64] >> (cpu % 64) & 1) != 0;
+}
+
+void host_cpus_add(struct host_cpus *cpus, unsigned cpu)
+{
+    cpus->word[cpu / 64] |= UINT64_C(1) << (cpu % 64);
+}
+
 void host_cpus_allowed(struct host_cpus *cpus)
 {
     cpu_set_t set;
@@ -130,7 +160,7 @@ void host_cpus_allowed(struct host_cpus *cpus)
         return;
     for (unsigned i = 0; i < HOST_CPUS && i < CPU_SETSIZE; i++)
         if (CPU_ISSET(i, &set))
-            cpus->word[i / 64] |= UINT64_C(1) << (i % 64);
+            host_cpus_add(cpus, i);
 }
 
 enum status host_bind(const struct host_cpus *cpus)
@@ -138,7 +168,7 @@ enum status host_bind(const struct host_cpus *cpus)
     cpu_set_t set;
     CPU_ZERO(&set);
     for (unsigned i = 0; i < HOST_CPUS && i < CPU_SETSIZE; i++)
-        if ((cpus->word[i / 64] >> (i % 64) & 1) != 0)
+        if (host_cpus_has(cpus, i))
             CPU_SET(i, &set);
     if (sched_setaffinity(0, sizeof set, &set) == 0)
         return STATUS_OK;
@@ -168,19 +198,14 @@ void host_cpus_join(struct host_cpus *into, const struct host_cpus *from)
         into->word[i] |= from->word[i];
 }
 
-static bool has_cpu(const struct host_cpus *cpus, unsigned i)
-{
-    return i < HOST_CPUS && (cpus->word[i / 64] >> (i % 64) & 1) != 0;
-}
-
 void host_cpus_describe(const struct host_cpus *cpus, struct text *text)
 {
     const char *comma = "";
     for (unsigned i = 0; i < HOST_CPUS; i++) {
         const unsigned first = i;
-        if (!has_cpu(cpus, i))
+        if (!host_cpus_has(cpus, i))
             continue;
-        while (has_cpu(cpus, i + 1))
+        while (host_cpus_has(cpus, i + 1))
             i++;
         text_addf(text, "%s%u", comma, first);
         if (i > first)

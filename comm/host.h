@@ -20,6 +20,13 @@ struct host_identity {
 };
 void host_identify(struct host_identity *identity);
 
+/* A process as /proc tells of it. False: there is none of that number, or it is hidden from us. */
+struct host_process {
+    char state; /* 'T': stopped, 'Z' and 'X': dead */
+    long parent, group;
+};
+bool host_process(long pid, struct host_process *process);
+
 /* A set of CPUs (hardware threads) by the system's numbers. */
 #define HOST_CPUS 1024
 struct host_cpus {
@@ -29,6 +36,8 @@ struct host_cpus {
 void host_cpus_allowed(struct host_cpus *cpus);
 /* Bind the calling thread, and those that it starts from now on. STATUS_UNAVAILABLE with the system's words. */
 enum status host_bind(const struct host_cpus *cpus) MUST_CHECK;
+bool host_cpus_has(const struct host_cpus *cpus, unsigned cpu);
+void host_cpus_add(struct host_cpus *cpus, unsigned cpu); /* below HOST_CPUS */
 int host_cpus_count(const struct host_cpus *cpus);
 bool host_cpus_equal(const struct host_cpus *a, const struct host_cpus *b);
 void host_cpus_join(struct host_cpus *into, const struct host_cpus *from);

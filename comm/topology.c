@@ -10,16 +10,6 @@
 #include <hwloc.h>
 #endif
 
-static bool has(const struct host_cpus *cpus, unsigned i)
-{
-    return (cpus->word[i / 64] >> (i % 64) & 1) != 0;
-}
-
-static void put(struct host_cpus *cpus, unsigned i)
-{
-    cpus->word[i / 64] |= UINT64_C(1) << (i % 64);
-}
-
 /* ---- reading ---- */
 
 /* A core is added where it has CPUs; sockets and NUMA nodes are numbered in the end. */
@@ -46,8 +36,8 @@ static void take_core(struct topology *topology, hwloc_topology_t machine, hwloc
     core.numa = hwloc_bitmap_first(object->nodeset);
     for (cpu = hwloc_bitmap_first(object->cpuset); cpu >= 0 && cpu < HOST_CPUS;
          cpu = hwloc_bitmap_next(object->cpuset, cpu))
-        if (has(allowed, (unsigned)cpu))
-            put(&core.cpus, (unsigned)cpu);
+        if (host_cpus_has(allowed, (unsigned)cpu))
+            host_cpus_add(&core.cpus, (unsigned)cpu);
     add_core(topology, &core);
 }
 
@@ -103,8 +93,8 @@ static void add_rest(struct topology *topology, const struct host_cpus *allowed)
         host_cpus_join(&known, &topology->core[i].cpus);
     for (unsigned cpu = 0; cpu < HOST_CPUS && topology->cores < HOST_CPUS; cpu++) {
         struct topology_core core = {.socket = 0};
-        if (has(allowed, cpu) && !has(&known, cpu))
-            put(&core.cpus, cpu);
+        if (host_cpus_has(allowed, cpu) && !host_cpus_has(&known, cpu))
+            host_cpus_add(&core.cpus, cpu);
         add_core(topology, &core);
     }
 }

@@ -11,7 +11,6 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,6 +21,7 @@
 
 #include "base/clock.h"
 #include "comm/bootstrap/launcher.h"
+#include "comm/host.h"
 #include "comm/job.h"
 
 #define RUMOUR_GRACE 0.1 /* seconds: a death is seen later than its consequences by as much, on a busy host */
@@ -218,36 +218,14 @@ static bool all_dead(const struct launcher *launcher)
     return true;
 }
 
-/* State and process group of a process, from the line in /proc/PID/stat: "12 (any name) S 1 12 ...". */
-static bool parse_stat(const char *line, char *state, long *group)
-{
-    const char *end = strrchr(line, ')');
-    if (end == NULL || end[1] != ' ' || end[2] == '\0' || end[3] != ' ')
-        return false;
-    *state = end[2];
-    char *rest = NULL;
-    (void)strtol(end + 4, &rest, 10); /* the parent */
-    *group = strtol(rest, NULL, 10);
-    return true;
-}
-
 /* Whether the process is alive and in a group of ours. */
-static bool is_ours(const struct launcher *launcher, int proc, const char *pid)
+static bool is_ours(const struct launcher *launcher, long pid)
 {
-    char path[64], line[512], state = 'Z';
-    long group = 0;
-    if (snprintf(path, sizeof path, "%.20s/stat", pid) < 0)
-        return false;
-    int fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    ssize_t count = read(fd, line, sizeof line - 1);
-    close(fd);
-    line[count > 0 ? count : 0] = '\0';
-    if (!parse_stat(line, &state, &group) || state == 'Z' || state == 'X')
+    struct host_process process;
+    if (!host_process(pid, &process) || process.state == 'Z' || process.state == 'X')
         return false;
     for (int i = 0; i < launcher->size; i++) {
-        if (launcher->members[i].pid != 0 && launcher->members[i].pid == group)
+        if (launcher->members[i].pid != 0 && launcher->members[i].pid == process.group)
             return true;
     }
     return false;
@@ -261,7 +239,7 @@ static bool groups_alive(const struct launcher *launcher)
     if (proc == NULL)
         return false;
     for (struct dirent *entry; !alive && (entry = readdir(proc)) != NULL;)
-        alive = isdigit((unsigned char)entry->d_name[0]) != 0 && is_ours(launcher, dirfd(proc), entry->d_name);
+        alive = isdigit((unsigned char)entry->d_name[0]) != 0 && is_ours(launcher, strtol(entry->d_name, NULL, 10));
     closedir(proc);
     return alive;
 }

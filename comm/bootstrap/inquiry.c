@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "comm/bootstrap/launcher.h"
+#include "comm/host.h"
 
 #define ANSWER_SECONDS 0.4 /* that all have to answer */
 #define BEAT_SHORTEST 2.0  /* seconds between two heartbeats: a third of the deadline, but no less */
@@ -71,19 +72,17 @@ enum status inquiry_answer(struct member *member, const struct control_frame *fr
 
 /* ---- judging ---- */
 
-/* Is the process stopped (state T in /proc/PID/stat, after the name in brackets)? */
 static bool is_stopped(long pid)
 {
-    char path[64], text[512];
-    (void)snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return false;
-    const size_t length = fread(text, 1, sizeof text - 1, file);
-    (void)fclose(file);
-    text[length] = '\0';
-    const char *end = strrchr(text, ')');
-    return end != NULL && end[1] == ' ' && end[2] == 'T';
+    struct host_process process;
+    return host_process(pid, &process) && process.state == 'T';
+}
+
+/* Its numbers of processes are ours. */
+static bool is_seen(const struct launcher *launcher, const struct member *member)
+{
+    return launcher->hosted ? member->process.memory == launcher->members[0].process.memory
+                            : strcmp(member->host, launcher->host) == 0;
 }
 
 /* A worker that waited in vain may blame one that waits itself: if some worker is stopped, that one is at fault. */
@@ -92,7 +91,7 @@ static int stopped_rank(const struct launcher *launcher)
     for (int rank = 0; rank < launcher->size; rank++) {
         const struct member *member = &launcher->members[rank];
         const long pid = member->joined_pid > 0 ? member->joined_pid : (long)member->pid;
-        if (member->state != MEMBER_LEFT && pid > 0 && strcmp(member->host, launcher->host) == 0 && is_stopped(pid))
+        if (member->state != MEMBER_LEFT && pid > 0 && is_seen(launcher, member) && is_stopped(pid))
             return rank;
     }
     return -1;

@@ -400,15 +400,8 @@ static bool has_variable(pid_t pid, const char *name)
 /* 0: there is none. */
 static pid_t parent_of(pid_t pid)
 {
-    char path[64], line[512];
-    (void)snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return 0;
-    line[fread(line, 1, sizeof line - 1, file)] = '\0';
-    (void)fclose(file);
-    const char *end = strrchr(line, ')'); /* "12 (any name) S 1 ..." */
-    return end != NULL && strlen(end) > 4 ? (pid_t)strtol(end + 4, NULL, 10) : 0;
+    struct host_process process;
+    return host_process((long)pid, &process) ? (pid_t)process.parent : 0;
 }
 
 /* The process whose end is the end of the job: the nearest above that has no rank itself. Shells and wrappers between have
