@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # hosts.sh - jobs over several hosts, which experiments/hosts.sh makes of this machine: node memory within a host, tcp between
-# them. Every exact schedule with its bytes, training, a worker killed on another host, a link that goes down.
+# them. Every exact schedule with its bytes, impairments, training, an interruption, a worker killed
+# on another host, a link that goes down.
 #
 #   tests/hosts.sh [PROGRAM]        default build/release/chorale
 #
