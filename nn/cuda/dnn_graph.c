@@ -262,6 +262,17 @@ static bool take_number(const char **at, int64_t *number)
     return true;
 }
 
+/* Some knobs have -1 for "as the library thinks". */
+static bool take_value(const char **at, int64_t *value)
+{
+    const bool negative = **at == '-';
+    *at += negative;
+    const bool taken = take_number(at, value);
+    if (taken && negative)
+        *value = -*value;
+    return taken;
+}
+
 static enum status parse_engine(const char *words, struct engine *engine)
 {
     const char *at = words;
@@ -270,7 +281,7 @@ static enum status parse_engine(const char *words, struct engine *engine)
     while (whole && *at == (engine->knobs == 0 ? ':' : ',') && engine->knobs < KNOBS_MAX) {
         int64_t type = 0;
         at++;
-        whole = take_number(&at, &type) && *at++ == '=' && take_number(&at, &engine->value[engine->knobs]);
+        whole = take_number(&at, &type) && *at++ == '=' && take_value(&at, &engine->value[engine->knobs]);
         engine->knob[engine->knobs++] = (cudnnBackendKnobType_t)type;
     }
     if (!whole || *at != '\0')

@@ -259,6 +259,7 @@ Test(cuda, a_remembered_engine_that_fails_is_corrected_in_the_file)
     size_t length = 0;
     snprintf(path, sizeof path, "/tmp/chorale-test-cuda-%ld", (long)getpid());
     snprintf(lock, sizeof lock, "%s.lock", path);
+    unlink(path); /* of a run that crashed */
     struct backend_request request = request_of(3, PRECISION_F16);
     const uint64_t bits = trained("", &request, NULL);
     request.deterministic = false;

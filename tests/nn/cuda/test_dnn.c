@@ -280,17 +280,37 @@ static void comes_back(const struct dnn_convolution *convolution, enum dnn_direc
     dnn_graph.release(&again);
 }
 
+static int negative_settings;
+
+static void comes_back_and_counts(const struct dnn_convolution *convolution, enum dnn_direction direction,
+                                  const struct plan *plan)
+{
+    comes_back(convolution, direction, plan);
+    negative_settings += strstr(plan->choice.engine, "=-") != NULL;
+}
+
 Test(dnn, engines_come_back_from_their_words)
 {
+    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
     struct dnn *dnn = open_planning(NULL);
-    struct dnn_convolution_request request = request_3x3();
-    request.candidates = PLANS_MAX;
-    for (int f32 = 0; f32 < 2; f32++) {
-        request.type = f32 != 0 ? DTYPE_F32 : DTYPE_BF16;
-        struct dnn_convolution *convolution = create(dnn, &request);
-        for_candidates(convolution, comes_back);
-        dnn_convolution_destroy(convolution);
+    struct dnn_convolution_request request = request_3x3(), few = request_3x3();
+    few.batch = 3;
+    few.in_channels = 8;
+    few.in_height = few.in_width = 16;
+    few.out_channels = 16;
+    few.kernel_height = few.kernel_width = 7;
+    few.stride = 2;
+    few.padding = 3;
+    request.candidates = few.candidates = PLANS_MAX;
+    for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
+        request.type = few.type = types[k];
+        struct dnn_convolution *usual = create(dnn, &request), *small = create(dnn, &few);
+        for_candidates(usual, comes_back_and_counts);
+        for_candidates(small, comes_back_and_counts);
+        dnn_convolution_destroy(small);
+        dnn_convolution_destroy(usual);
     }
+    cr_expect_gt(negative_settings, 0, "some engines have a setting below 0");
     dnn_close(dnn);
 }
 
@@ -309,7 +329,8 @@ static enum status recall_words(const char *words)
 
 Test(dnn, words_that_name_no_engine_are_told)
 {
-    static const char *const damaged[] = {"", ":", "62:", "62:2", "62:2=", "62:2=4,", "62:2=4;13=0", "-1", "62 ", "x"};
+    static const char *const damaged[] = {"",   ":",   "62:", "62:2",   "62:2=",    "62:2=4,", "62:2=4;13=0",
+                                          "-1", "62 ", "x",   "62:2=-", "62:2=--4", "62:-2=4"};
     for (size_t k = 0; k < sizeof damaged / sizeof *damaged; k++)
         EXPECT_STATUS(recall_words(damaged[k]), STATUS_FORMAT);
     cr_expect_lt(recall_words("9999"), 0, "there is no such engine");
