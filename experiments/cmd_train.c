@@ -105,7 +105,8 @@ static const struct option options_table[] = {
      .type = OPTION_REAL,
      .min = 0,
      .max = 1e9,
-     .help = "the largest norm of the whole mean gradient (gossip: each worker's own); larger ones are scaled to it"},
+     .help = "the largest norm of the whole mean gradient (gossip: each worker's own); larger ones are scaled to it; "
+             "0: any"},
     {.key = "zero-gamma",
      .type = OPTION_CHOICE,
      .default_text = "yes",

@@ -79,6 +79,9 @@ read_layout() {
         done
     fi
     [[ ${#count[@]} -eq $hosts ]] || usage "--workers=$text: ${#count[@]} numbers for $hosts hosts"
+    for ((n = 0; n < hosts; n++)); do
+        count[n]=$((10#${count[n]})) # 08 is no octal number
+    done
 }
 
 # ---- up ----
@@ -338,7 +341,8 @@ while [[ $# -gt 0 ]]; do
     shift
 done
 [[ $set_name =~ ^[A-Za-z0-9_-]{1,32}$ ]] || usage "--set=$set_name: takes letters, digits, - and _"
-[[ $mtu =~ ^[1-9][0-9]{2,4}$ ]] || usage "--mtu=$mtu: takes a number of bytes"
+[[ $mtu =~ ^[1-9][0-9]{1,4}$ && $mtu -ge 68 && $mtu -le 65535 ]] || usage "--mtu=$mtu: takes a number of bytes, 68 to 65535"
+[[ $rate =~ ^([1-9][0-9]*[kmgt]?bit)?$ ]] || usage "--rate=$rate: takes a rate as tc writes it, as in --rate=1gbit"
 folder=/run/chorale-hosts/$set_name
 case $action in
 up) up ;;
@@ -346,6 +350,7 @@ down) down ;;
 run | exec)
     [[ ${#words[@]} -gt 0 ]] || usage "$action: no command: write it after --"
     if [[ $action == run ]]; then
+        [[ -z $hosts ]] || usage "$hosts: a word too many: run takes --workers="
         run "${words[@]}"
     fi
     execute "$hosts" "${words[@]}"

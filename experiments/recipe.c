@@ -19,7 +19,7 @@ struct recipe {
     size_t *where; /* [values->count]: the line of this file that has it; 0: none */
 };
 
-/* `line` becomes "key\0" and *value, without comment and outer white space. False: nothing stands there. */
+/* `line` becomes "key\0" and *value, without comment and white space around them. False: nothing stands there. */
 static bool split_line(char *line, char **key, char **value)
 {
     static const char white[] = " \t\r";
@@ -32,8 +32,13 @@ static bool split_line(char *line, char **key, char **value)
     if (**key == '\0')
         return false;
     *value = strchr(*key, '=');
-    if (*value != NULL)
-        *(*value)++ = '\0';
+    if (*value == NULL)
+        return true;
+    char *end = *value;
+    *(*value)++ = '\0';
+    *value += strspn(*value, white);
+    while (end > *key && strchr(white, end[-1]) != NULL)
+        *--end = '\0';
     return true;
 }
 
@@ -103,7 +108,10 @@ enum status recipe_read(const char *path, const struct recipe_instead *instead, 
     char *text = NULL;
     size_t length = 0;
     enum status status;
-    TRY_TO(done, file_read(path, RECIPE_MOST, &text, &length));
+    status = file_read(path, RECIPE_MOST, &text, &length);
+    if (status < 0)
+        TRY_TO(done, fail(status, "--recipe=%s: %s: give a file of options, such as those in experiments/recipes", path,
+                          status_message()));
     TRY_TO(done, memory_zeroed(&given, values->count, sizeof *recipe.given));
     TRY_TO(done, memory_zeroed(&where, values->count, sizeof *recipe.where));
     recipe.given = given;

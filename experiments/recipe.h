@@ -1,4 +1,5 @@
-/* recipe.h - a training recipe: a text file of options, one `key=value` a line, without the dashes; `#` begins a comment.
+/* recipe.h - a training recipe: a text file of options, one `key=value` a line, without the dashes; `#` begins a comment, and blanks
+ * around key and value do not count.
  *
  * What the command line gives stands, whatever the recipe says; so does `--steps` there against the recipe's `epochs`, and
  * the like (`instead`). A flag is written `deterministic=1`.

@@ -72,7 +72,7 @@ enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
          .max = 86400,                                                                                                 \
          .help = "a wait without any progress fails after this"},                                                      \
     {                                                                                                                  \
-        .key = "seed", .type = OPTION_INT, .default_text = "1", .min = 0, .max = 9007199254740992.0,                   \
+        .key = "seed", .type = OPTION_INT, .default_text = "1", .min = 0, .max = 9007199254740991.0,                   \
         .help = "of everything random"                                                                                 \
     }
 

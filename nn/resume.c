@@ -400,6 +400,22 @@ struct candidates {
     size_t count, next;
 };
 
+/* A run that was killed before its first checkpoint begins anew; what one that has ended left is not to be lost. */
+static enum status has_no_results(const char *folder)
+{
+    struct text path = {0};
+    struct stat about;
+    text_addf(&path, "%s/summary.json", folder);
+    enum status status = text_check(&path);
+    if (status >= 0 && stat(text_string(&path), &about) == 0 && about.st_size > 0)
+        status = fail(STATUS_REFUSED,
+                      "--resume: %s holds a run that has ended (summary.json) and no checkpoint to go on "
+                      "with: give another --out=FOLDER without --resume",
+                      folder);
+    text_release(&path);
+    return status;
+}
+
 static enum status find_candidates(const struct trainer *trainer, struct candidates *candidates)
 {
     const char *resume = trainer->request->resume;
@@ -412,7 +428,9 @@ static enum status find_candidates(const struct trainer *trainer, struct candida
     }
     text_add(&candidates->folder, resume[0] != '\0' ? resume : text_string(&trainer->folder));
     TRY(text_check(&candidates->folder));
-    return checkpoint_list(text_string(&candidates->folder), &candidates->step, &candidates->count);
+    const char *folder = text_string(&candidates->folder);
+    TRY(checkpoint_list(folder, &candidates->step, &candidates->count));
+    return candidates->count == 0 ? has_no_results(folder) : STATUS_OK;
 }
 
 struct offer {

@@ -53,6 +53,20 @@ job() {
     timeout -k 5 100 "$hosts" run --set="$set_name" -- "$program" "$@" >out 2>&1
 }
 
+# Refused as wrong usage, not skipped as if the machine could not; and 010 is ten.
+wrong_words() {
+    local words
+    for words in --rate=fast --rate=0bit --mtu=67 --mtu=65536; do
+        "$hosts" up 1 --set="$set_name-wrong" "$words" 2>out
+        [[ $? -eq 2 ]] && grep -q -e "$words" out || return 1
+    done
+    "$hosts" run 3 --set="$set_name" -- true 2>out
+    [[ $? -eq 2 ]] || return 1
+    # shellcheck disable=SC2016 # for the other shell
+    "$hosts" run --set="$set_name" --workers=010,08,0,0 -- sh -c 'echo "of $WORLD_SIZE"' >out 2>&1 &&
+        [[ $(grep -c -x 'of 18' out) -eq 18 ]]
+}
+
 # Bench compares what was sent with the schedule, and fails where it differs.
 all_schedules() {
     job bench --allreduce=all --sizes=20..20 --iters=1 -w 0 --check --bind=none && grep -q 'node memory .*1+2+2+1' out &&
@@ -147,6 +161,7 @@ interruption() {
     [[ $? -eq 129 && $(compgen -G 'ended-*' | wc -l) -eq 6 ]]
 }
 
+check "wrong words" wrong_words
 check "an interruption" interruption
 check "every exact schedule" all_schedules
 check "impairments" impaired

@@ -104,6 +104,7 @@ Test(recipe, faults_are_named_by_file_and_line)
     expect_refused("lr=1\nbatch=2\nlr=2\n", "", "recipe:3: lr: it stands in line 1, too");
     expect_refused("lr=1\nbatch=2\nlr=2\n", "--lr=3", "recipe:3: lr: it stands in line 1, too");
     expect_refused("lr\n", "", "recipe:1: lr: not key=value");
+    expect_refused(" lr =\tfast\n", "", "recipe:1: lr=fast: ");
     expect_refused("--lr=1\n", "", "recipe:1: ");
     expect_refused("recipe=other\n", "", "recipe:1: recipe: a recipe names no other");
     expect_refused("steps=1\nepochs=1\n", "", "give one of them");

@@ -276,6 +276,19 @@ Test(resume, a_run_that_ended_goes_on_for_longer)
     }
 }
 
+Test(resume, a_run_that_ended_without_a_checkpoint_is_not_overwritten)
+{
+    char *before, *after;
+    size_t length;
+    train_silently(words("-n 2" SMALL " --eval=never --steps=2 --checkpoint=never --out=ended"));
+    EXPECT_OK(file_read("ended/metrics.jsonl", 1 << 20, &before, &length));
+    expect_wrong(words("-n 2" SMALL " --eval=never --steps=4 --out=ended --resume"), 1, "no checkpoint");
+    EXPECT_OK(file_read("ended/metrics.jsonl", 1 << 20, &after, &length));
+    cr_expect_str_eq(after, before);
+    free(before);
+    free(after);
+}
+
 /* Wherever it is killed, a good checkpoint is there (or none yet), and it goes on. */
 Test(resume, killed_at_random_moments_it_always_goes_on)
 {
