@@ -10,6 +10,7 @@
  */
 #include "algos/progression.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -1065,7 +1066,7 @@ static void describe_live(const struct live *live, struct text *text)
         text_addf(text, " (%u of %u segments done, %u begun", (unsigned)live->done, (unsigned)live->segments,
                   (unsigned)live->begun);
     if (live->segments > 0 && is_message(live->op.kind))
-        text_addf(text, ", next is number %llu", (unsigned long long)(live->sequence + live->done));
+        text_addf(text, ", next is number %" PRIu64, live->sequence + live->done);
     if (live->segments > 0)
         text_add(text, ")");
 }

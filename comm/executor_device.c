@@ -265,9 +265,9 @@ enum status device_start_send(struct collective *c, const struct action *action)
     const bool eager = is_eager(c, task->peer, task->bytes);
     if (!eager && !(is_near(comm, task->peer) && comm->link->shares))
         return await_grant(c, task);
-    const enum status status = eager                             ? leave(c, task, SHELF_SMALL, STEP_EAGER)
+    const enum status status = eager                            ? leave(c, task, SHELF_SMALL, STEP_EAGER)
                                : comm->link->staged[task->peer] ? leave(c, task, SHELF_STAGING, STEP_SEND)
-                                                                 : prepare_offer(c, task);
+                                                                : prepare_offer(c, task);
     if (status < 0)
         task_give(comm, task);
     return status;
@@ -399,10 +399,12 @@ static void note_refusal(const struct comm *comm, int peer)
     struct text line = {NULL};
     if (comm->note == NULL)
         return;
-    text_addf(&line, "rank %d: device memory of rank %d can't be read in place any more (%s): it sends copies through pinned "
-                     "memory",
+    text_addf(&line,
+              "rank %d: device memory of rank %d can't be read in place any more (%s): it sends copies through pinned "
+              "memory",
               comm_rank(comm), peer, status_message());
-    comm->note(comm->note_context, text_check(&line) >= 0 ? text_string(&line) : "device memory can't be read in place");
+    comm->note(comm->note_context,
+               text_check(&line) >= 0 ? text_string(&line) : "device memory can't be read in place");
     text_release(&line);
 }
 

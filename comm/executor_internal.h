@@ -73,7 +73,7 @@ enum status device_take_offer(struct collective *c, struct task *task, const voi
 /* What is offered can't be imported, as status_message() says: its sender is asked for a copy in pinned memory, from which
  * on it sends such copies. That goes on in device_refused() at the sender's. */
 enum status device_refuse_offer(struct collective *c, struct task *task) MUST_CHECK;
-enum status device_refused(struct collective *c, struct task *task) MUST_CHECK; /* out of the list of offers */
+enum status device_refused(struct collective *c, struct task *task) MUST_CHECK;   /* out of the list of offers */
 enum status device_land_lent(struct collective *c, struct task *task) MUST_CHECK; /* out of the list of what is lent */
 void device_offer_over(struct collective *c, struct task *task);
 enum status device_received(struct collective *c, struct task *task) MUST_CHECK; /* a granted receive is done */

@@ -36,7 +36,7 @@ enum { WORKERS_MOST = 1024 }; /* the launcher's limit */
      .type = OPTION_CHOICE,                                                                                            \
      .default_text = "auto",                                                                                           \
      .choices = "auto|shm|tcp|net|verbs|efa|loopback",                                                                 \
-     .help = "what carries the bytes; auto: shared memory within a host, tcp between hosts"},                                               \
+     .help = "what carries the bytes; auto: shared memory within a host, tcp between hosts"},                          \
         {.key = "provider", .type = OPTION_STRING, .help = "libfabric provider, overrides --transport"},               \
         {.key = "interface",                                                                                           \
          .type = OPTION_STRING,                                                                                        \

@@ -138,8 +138,9 @@ bool dnn_find_compiler(const struct dnn *dnn, const char *name)
     struct text line = {NULL};
     if (dlopen(name, RTLD_LAZY | RTLD_GLOBAL) != NULL)
         return true;
-    text_addf(&line, "cuDNN: %s is not to be found, so engines that it compiles are left out: install it beside the CUDA "
-                     "toolkit's other libraries, or name its folder in LD_LIBRARY_PATH",
+    text_addf(&line,
+              "cuDNN: %s is not to be found, so engines that it compiles are left out: install it beside the CUDA "
+              "toolkit's other libraries, or name its folder in LD_LIBRARY_PATH",
               name);
     dnn_note(dnn, text_check(&line) >= 0 ? text_string(&line) : name);
     text_release(&line);
