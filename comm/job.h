@@ -109,7 +109,7 @@ void job_answer(struct job *job, const char *text);
  * behind it, and names that instead; with STATUS_TIMEOUT it asks all workers, and adds who does not answer. Returns when it
  * is sent; job_check() fails from then on, and the caller ends the process within a second. True: the launcher, or rank 0
  * under another's, will print it (which rank 0 confirms within a second); false (nobody will): the caller must print
- * status_message(), in which rank 0 then finds what is known by all. */
+ * status_message(), in which rank 0 then finds what is known by all, and who waited in vain that rank 0 does not answer. */
 bool job_abort(struct job *job, enum status status, const char *message);
 
 /* Say goodbye: from now on this worker's end with exit code 0 is no failure. The job is still watched until

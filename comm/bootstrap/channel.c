@@ -533,15 +533,34 @@ static bool await_stop(struct channel *channel)
     return stopped;
 }
 
+/* Who waits in vain has then found out for whom; nobody else is left to say so. */
+static void blame_server(struct channel *channel, const char *text)
+{
+    char server[CONTROL_HOST_BYTES + 1];
+    pthread_mutex_lock(&channel->lock);
+    memcpy(server, channel->server, sizeof server);
+    pthread_mutex_unlock(&channel->lock);
+    (void)fail(STATUS_TIMEOUT, "%s (rank 0 on %s does not answer: stopped, hanging, or its connection is lost)", text,
+               server);
+}
+
 bool channel_abort(struct channel *channel, enum status status, const char *text)
 {
     unsigned char payload[4 + CONTROL_TEXT_BYTES];
+    char said[CONTROL_TEXT_BYTES + 1]; /* `text` may be status_message(), which a send that fails replaces */
     size_t length = control_text_put(payload, status, text);
+    memcpy(said, payload + 4, length - 4);
+    said[length - 4] = '\0';
     const bool awaits = channel->hosted && channel->rank > 0;
     atomic_store(&channel->aborting, awaits);
-    note_failure(channel, status, text); /* the other threads of this worker may stop, too */
+    note_failure(channel, status, said); /* the other threads of this worker may stop, too */
     const bool sent = send_frame(channel, CONTROL_ABORT, payload, length, NULL, 0) == STATUS_OK;
-    return sent && (!awaits || await_stop(channel));
+    const bool heard = sent && (!awaits || await_stop(channel));
+    if (!heard && awaits && status == STATUS_TIMEOUT)
+        blame_server(channel, said);
+    else if (!heard)
+        (void)fail(status, "%s", said);
+    return heard;
 }
 
 /* --- life --- */

@@ -42,7 +42,8 @@ enum status channel_goodbye(struct channel *channel) MUST_CHECK;
 void channel_speak(struct channel *channel, bool speak);
 /* The failed callback has been called, or is about to be: it tells the user. Any thread. */
 bool channel_has_told(struct channel *channel);
-/* False when the text can't reach the server. */
+/* False when the text can't reach the server, or a hosted one does not confirm it: then status_message() is to be said,
+ * which after STATUS_TIMEOUT is the text with this reason. */
 bool channel_abort(struct channel *channel, enum status status, const char *text);
 /* True once after somebody has asked what this worker waits for. Any thread, cheap. */
 bool channel_asked(struct channel *channel);

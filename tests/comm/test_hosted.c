@@ -494,6 +494,7 @@ Test(hosted, a_stopped_rank_0_is_named)
     cr_assert_eq(kill((pid_t)pids[0], SIGSTOP), 0);
     cr_expect_neq(end_of(1), 0);
     expect_said(1, "no answer from rank 0");
+    expect_said(1, "(rank 0 on ");
 }
 
 /* Its heartbeats are missing. */
