@@ -822,6 +822,11 @@ void exchanges_mark(struct exchanges *exchanges, uint64_t now_ns)
     exchanges->counted_ns = now_ns;
 }
 
+uint64_t exchanges_inside_ns(const struct exchanges *exchanges)
+{
+    return exchanges->tally.inside_ns;
+}
+
 struct codec_statistics exchanges_wire(const struct exchanges *exchanges)
 {
     return exchanges->encoded;

@@ -114,6 +114,9 @@ enum status exchanges_take(struct exchanges *exchanges, uint64_t now_ns, struct 
 /* A step begins at `now_ns`: what is in flight counts from here on. */
 void exchanges_mark(struct exchanges *exchanges, uint64_t now_ns);
 
+/* inside_ns of the step that is under way, so far. */
+uint64_t exchanges_inside_ns(const struct exchanges *exchanges);
+
 /* What this worker's encoding has done to values since the beginning, in exchanges that are over. */
 struct codec_statistics exchanges_wire(const struct exchanges *exchanges);
 

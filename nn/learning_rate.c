@@ -24,9 +24,10 @@ double learning_rate_scaled(const struct learning_rate *rate)
 /* Steps after the warm-up as a share of all that follow it; 1 from the end of the run on. */
 static double progress(const struct learning_rate *rate, uint64_t step)
 {
-    if (step <= rate->warmup)
+    const double begin = rate->began + (double)rate->warmup, at = (double)step;
+    if (at <= begin)
         return 0;
-    return step >= rate->steps ? 1 : (double)(step - rate->warmup) / (double)(rate->steps - rate->warmup);
+    return step >= rate->steps ? 1 : (at - begin) / ((double)rate->steps - begin);
 }
 
 static double decayed(const struct learning_rate *rate, uint64_t step)
@@ -49,10 +50,10 @@ static double decayed(const struct learning_rate *rate, uint64_t step)
 
 double learning_rate_at(const struct learning_rate *rate, uint64_t step)
 {
-    const double value = decayed(rate, step);
-    if (step >= rate->warmup)
+    const double value = decayed(rate, step), done = (double)step - rate->warmup_began;
+    if (done >= (double)rate->warmup)
         return value;
-    return rate->warmup_from + (value - rate->warmup_from) * ((double)(step + 1) / (double)rate->warmup);
+    return rate->warmup_from + (value - rate->warmup_from) * ((done + 1) / (double)rate->warmup);
 }
 
 static enum status bad_milestones(const char *epochs)

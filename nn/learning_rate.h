@@ -2,7 +2,8 @@
  *
  * Linear scaling (Goyal et al. 2017): `rate` is for `images`, mostly 256; the rate itself is that times global batch /
  * images. Over the warm-up it rises linearly, in equal increments, from warmup_from to the rate: step t has
- * warmup_from + (rate - warmup_from) (t + 1) / warmup. After it, with p = (t - warmup) / (steps - warmup):
+ * warmup_from + (rate - warmup_from) (t + 1) / warmup. After it, with p = (t - warmup) / (steps - warmup), where t and steps
+ * count from the steps that the warm-up and the way to the end began with:
  *
  *   constant    rate
  *   step        rate * factor^(milestones reached), warm-up included; Goyal et al.: 0.1 at epochs 30, 60, 80 of 90
@@ -32,8 +33,11 @@ struct learning_rate {
     size_t global_batch; /* images of all workers in a step         */
     uint64_t warmup;     /* steps                                   */
     double warmup_from;
-    uint64_t steps;                      /* cosine, polynomial: of the run; they end there */
-    double end, power;                   /* cosine, polynomial */
+    uint64_t steps; /* cosine, polynomial: of the run; they end there */
+    double warmup_began,
+        began;         /* steps with which the warm-up, the way to the end began; other than 0 where a run goes on
+                                   with epochs of another length: with which they would have */
+    double end, power; /* cosine, polynomial */
     uint64_t milestone[MILESTONES_MOST]; /* step: from these steps on another `factor` holds */
     int milestones;
     double factor;

@@ -350,6 +350,8 @@ static enum status read_place(struct trainer *trainer)
     uint64_t position = 0, workers = 0;
     TRY(header_integer(resumed, header, "step", (uint64_t)1 << 60, &trainer->first));
     TRY(header_integer(resumed, header, "workers", INT_MAX, &workers));
+    if (workers == 0)
+        return bad_header(resumed->path, "workers");
     resumed->workers = (int)workers;
     resumed->in_flight = json_is_true(json_object_get(header, "in_flight"));
     if (resumed->workers == job_size(trainer->request->job) && !trainer->request->change_workers) {

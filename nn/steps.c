@@ -202,12 +202,13 @@ static void begin_impaired(const struct trainer *trainer, uint64_t step)
         inject_step(trainer->request->inject, job_rank(trainer->request->job), step);
 }
 
-/* On a device the latest step that is known to be computed is one before. */
+/* On a device the latest step that is known to be computed is one before. Who waits for others computes no slower. */
 static void compute_impaired(const struct trainer *trainer)
 {
     if (trainer->request->inject != NULL && trainer->collected > 0)
         inject_compute(trainer->request->inject, job_rank(trainer->request->job),
-                       trainer->row[(trainer->collected - 1) % 2].compute_s);
+                       trainer->row[(trainer->collected - 1) % 2].compute_s -
+                           (double)exchanges_inside_ns(trainer->exchanges) * 1e-9);
 }
 
 enum status trainer_step(struct trainer *trainer, bool settle)

@@ -61,7 +61,8 @@ static enum status make_model(struct trainer *trainer)
     return STATUS_OK;
 }
 
-/* When the learning rate changes. `shift`: steps of this run at which epoch 0 began, or would have with as many workers. */
+/* When the learning rate changes. `shift`: steps of this run at which epoch 0 began, or would have with as many workers: what
+ * is told in epochs counts from there, what is told in steps from 0. */
 static enum status make_rate(struct trainer *trainer, double shift)
 {
     const struct train_request *request = trainer->request;
@@ -75,6 +76,8 @@ static enum status make_rate(struct trainer *trainer, double shift)
                                                                         : request->warmup_steps,
                                    .warmup_from = request->warmup_lr,
                                    .steps = trainer->steps,
+                                   .warmup_began = request->warmup_epochs > 0 ? shift : 0,
+                                   .began = request->steps > 0 ? 0 : shift,
                                    .end = request->lr_end,
                                    .power = request->lr_power,
                                    .factor = request->decay_factor};

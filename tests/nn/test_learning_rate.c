@@ -159,3 +159,23 @@ Test(rate, a_milestone_within_the_warm_up_holds_there_too)
     cr_expect_float_eq(learning_rate_at(&rate, 5), 0.3, 1e-15);
     cr_expect_float_eq(learning_rate_at(&rate, 10), 0.5, 1e-15);
 }
+
+/* 5 of 10 epochs of 100 steps, then epochs of 50 or 200 steps: halfway is halfway. */
+Test(rate, goes_on_from_the_same_place_where_epochs_become_longer_or_shorter)
+{
+    static const double epoch[] = {50, 200};
+    for (size_t k = 0; k < 2; k++) {
+        const double shift = 500 - 5 * epoch[k];
+        struct learning_rate rate = {.schedule = RATE_COSINE, .rate = 1, .images = 0, .warmup_from = 0.5};
+        rate.warmup = (uint64_t)epoch[k];
+        rate.warmup_began = rate.began = shift;
+        rate.steps = (uint64_t)(10 * epoch[k] + shift);
+        cr_expect_float_eq(learning_rate_at(&rate, 500), (1 + cos(acos(-1) * 4 / 9)) / 2, 1e-12);
+        cr_expect_float_eq(learning_rate_at(&rate, rate.steps - 1), (1 + cos(acos(-1) * (1 - 1 / (9 * epoch[k])))) / 2,
+                           1e-12);
+        /* a warm-up of 10 epochs is halfway, too */
+        rate.schedule = RATE_CONSTANT;
+        rate.warmup = (uint64_t)(10 * epoch[k]);
+        cr_expect_float_eq(learning_rate_at(&rate, 500), 0.75 + 0.5 / (10 * epoch[k]), 1e-12);
+    }
+}
