@@ -3,22 +3,21 @@
 
 #include <math.h>
 
-static size_t index_of_largest(const float *value, size_t count)
+static double largest_of(const float *value, size_t count)
 {
-    size_t best = 0;
-    for (size_t k = 1; k < count; k++) {
-        if (value[k] > value[best])
-            best = k;
-    }
-    return best;
+    float largest = value[0];
+    for (size_t k = 1; k < count; k++)
+        largest = value[k] > largest ? value[k] : largest;
+    return (double)largest;
 }
 
-/* Classes that come before `label` by their logits, of equal ones the first. */
+/* Classes that come before `label` by their logits, of equal ones the first. Everything comes before a NaN, and a NaN before
+ * everything. */
 static size_t rank_of(const float *logit, size_t classes, size_t label)
 {
     size_t rank = 0;
     for (size_t k = 0; k < classes; k++)
-        rank += logit[k] > logit[label] || (logit[k] == logit[label] && k < label);
+        rank += k != label && (!(logit[k] <= logit[label]) || (logit[k] == logit[label] && k < label));
     return rank;
 }
 
@@ -53,14 +52,14 @@ enum status cross_entropy(const struct cross_entropy *of, double *loss_sum, size
             return fail(STATUS_FORMAT, "label %d of image %zu: the model has classes 0 to %zu", of->labels[n], n,
                         classes - 1);
         const float *logit = of->logits + n * classes;
-        size_t label = (size_t)of->labels[n], best = index_of_largest(logit, classes);
-        double largest = (double)logit[best], log_total = log_sum(logit, classes, largest);
+        const size_t label = (size_t)of->labels[n], rank = rank_of(logit, classes, label);
+        double largest = largest_of(logit, classes), log_total = log_sum(logit, classes, largest);
         double loss = largest + log_total - (double)logit[label];
         if (of->smoothing > 0)
             loss = (1 - of->smoothing) * loss + of->smoothing * mean_surprise(logit, classes, largest + log_total);
         *loss_sum += loss;
-        *correct += best == label;
-        among_five += rank_of(logit, classes, label) < 5;
+        *correct += rank < 1;
+        among_five += rank < 5;
         for (size_t k = 0; gradient && k < classes; k++) {
             double probability = exp((double)logit[k] - largest - log_total);
             double target = elsewhere + (k == label ? 1 - of->smoothing : 0);

@@ -354,6 +354,23 @@ Test(cpu_loss, a_label_that_is_no_class_is_named)
     cr_expect_str_eq(status_message(), "label 2 of image 1: the model has classes 0 to 1");
 }
 
+/* A model that has become worthless must not look right. */
+Test(cpu_loss, what_is_not_a_number_is_no_hit)
+{
+    static const float nan_label[8] = {NAN, 1, 2, 3, 4, 5, 6, 7}, nan_others[8] = {9, NAN, NAN, NAN, NAN, NAN, 0, 0};
+    const float *const logits[] = {nan_label, nan_others};
+    const int32_t label = 0;
+    for (size_t k = 0; k < 2; k++) {
+        const struct cross_entropy of = {.logits = logits[k], .labels = &label, .count = 1, .classes = 8};
+        double loss = 0;
+        size_t top1 = 1, top5 = 1;
+        cr_assert_eq(cross_entropy(&of, &loss, &top1, &top5, NULL), STATUS_OK);
+        cr_expect(isnan(loss));
+        cr_expect_eq(top1, 0);
+        cr_expect_eq(top5, 0);
+    }
+}
+
 /* PyTorch's label smoothing: (1 - s) of the label's term and s / classes of every class's; the gradient is that of the
  * loss. */
 Test(cpu_loss, smoothed_targets_are_those_of_the_definition)
