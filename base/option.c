@@ -371,6 +371,15 @@ bool option_given(const struct option_values *values, const char *key)
     return option != NULL && values->text[option - values->table] != NULL;
 }
 
+void option_unset(struct option_values *values, const char *key)
+{
+    const struct option *option = known(values, key);
+    if (option == NULL)
+        return;
+    free(values->text[option - values->table]);
+    values->text[option - values->table] = NULL;
+}
+
 const char *option_text(const struct option_values *values, const char *key)
 {
     const struct option *option = known(values, key);

@@ -53,6 +53,7 @@ void option_values_release(struct option_values *values);
  * key, or with the key, the value and what is taken. Set again, the later value stands (`repeats`: both). */
 enum status option_set(struct option_values *values, const char *key, const char *text) MUST_CHECK;
 bool option_given(const struct option_values *values, const char *key);
+void option_unset(struct option_values *values, const char *key); /* as if it had not been given */
 
 /* Reading. The key must be in the table and of that type: anything else is a programming error (assert).
  * An unset option without a default reads as 0, NULL or false. */

@@ -333,23 +333,30 @@ static enum rate_schedule schedule_of(const struct option_values *options)
     return schedule;
 }
 
+/* Options that only some schedules have. */
+static const struct {
+    const char *key;
+    unsigned schedules;
+} owned[] = {
+    {"decay-epochs", 1U << RATE_STEP},
+    {"decay-factor", 1U << RATE_STEP},
+    {"lr-end", 1U << RATE_COSINE | 1U << RATE_POLYNOMIAL},
+    {"lr-power", 1U << RATE_POLYNOMIAL},
+};
+enum { OWNED = sizeof owned / sizeof owned[0] };
+
+static bool fits(const struct option_values *options, size_t k)
+{
+    return (owned[k].schedules >> schedule_of(options) & 1) != 0;
+}
+
 /* What a schedule does not have is not ignored. */
 static enum status check_schedule(const struct option_values *options)
 {
-    static const struct {
-        const char *key;
-        unsigned schedules; /* that have it */
-    } owned[] = {
-        {"decay-epochs", 1U << RATE_STEP},
-        {"decay-factor", 1U << RATE_STEP},
-        {"lr-end", 1U << RATE_COSINE | 1U << RATE_POLYNOMIAL},
-        {"lr-power", 1U << RATE_POLYNOMIAL},
-    };
-    const enum rate_schedule schedule = schedule_of(options);
-    for (size_t k = 0; k < sizeof owned / sizeof owned[0]; k++)
-        if (option_given(options, owned[k].key) && (owned[k].schedules >> schedule & 1) == 0)
+    for (size_t k = 0; k < OWNED; k++)
+        if (option_given(options, owned[k].key) && !fits(options, k))
             return fail(STATUS_USAGE, "--%s: --lr-schedule=%s has no such thing: leave it out", owned[k].key,
-                        rate_schedule_name(schedule));
+                        rate_schedule_name(schedule_of(options)));
     if (option_given(options, "warmup-lr") && !option_given(options, "warmup-steps") &&
         !option_given(options, "warmup-epochs"))
         return fail(STATUS_USAGE, "--warmup-lr: there is no warm-up: give --warmup-steps or --warmup-epochs, too");
@@ -359,10 +366,24 @@ static enum status check_schedule(const struct option_values *options)
 static const struct recipe_instead instead[] = {{"steps", "epochs"}, {"warmup-steps", "warmup-epochs"}};
 enum { INSTEAD = sizeof instead / sizeof instead[0] };
 
+/* Where the command line gives another schedule, the recipe's has none of its own to say. */
+static enum status take_recipe(struct option_values *options)
+{
+    const bool chosen = option_given(options, "lr-schedule");
+    bool given[OWNED];
+    for (size_t k = 0; k < OWNED; k++)
+        given[k] = option_given(options, owned[k].key);
+    TRY(recipe_read(option_text(options, "recipe"), instead, INSTEAD, options));
+    for (size_t k = 0; k < OWNED; k++)
+        if (chosen && !given[k] && !fits(options, k))
+            option_unset(options, owned[k].key);
+    return STATUS_OK;
+}
+
 static enum status read_recipe(struct option_values *options)
 {
     if (option_given(options, "recipe"))
-        TRY(recipe_read(option_text(options, "recipe"), instead, INSTEAD, options));
+        TRY(take_recipe(options));
     for (size_t k = 0; k < INSTEAD; k++)
         if (option_given(options, instead[k].one) && option_given(options, instead[k].other))
             return fail(STATUS_USAGE, "--%s and --%s: give one of them", instead[k].one, instead[k].other);

@@ -96,6 +96,15 @@ Test(recipe, the_command_line_wins_wherever_it_stands)
     json_decref(summary);
 }
 
+/* What the recipe says of its own schedule goes with it. */
+Test(recipe, a_schedule_of_the_command_line_takes_nothing_of_another)
+{
+    json_t *summary = summary_of(SMALL "lr-schedule=step\ndecay-epochs=30,60\n", "--lr-schedule=cosine --steps=1");
+    cr_expect_str_eq(json_string_value(json_object_get(json_object_get(summary, "learning_rate"), "schedule")),
+                     "cosine");
+    json_decref(summary);
+}
+
 Test(recipe, faults_are_named_by_file_and_line)
 {
     expect_refused(SMALL "lrr=1\n", "", "recipe:7: ");
