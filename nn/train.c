@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -183,6 +184,34 @@ static enum status make_batches(struct trainer *trainer)
     return loader_open(&trainer->loading, &trainer->loader);
 }
 
+/* What is exchanged lies in the backend's order, which follows from the processor: equal parameters must lie equally. */
+static enum status compare_orders(const struct trainer *trainer)
+{
+    struct order {
+        uint64_t hash;
+        char backend[64];
+    };
+    const struct train_request *request = trainer->request;
+    struct job *job = request->job;
+    struct order mine = {.hash = examine_hash(trainer->replica.parameters, trainer->model->parameters)};
+    struct text backend = {0};
+    void *memory = NULL;
+    request->backend->describe(trainer->backend, &backend);
+    (void)snprintf(mine.backend, sizeof mine.backend, "%s", text_string(&backend));
+    text_release(&backend);
+    TRY(memory_zeroed(&memory, (size_t)job_size(job), sizeof mine));
+    const struct order *all = memory;
+    enum status status = job_allgather(job, &mine, sizeof mine, memory);
+    for (int r = 1; status >= 0 && r < job_size(job); r++)
+        if (all[r].hash != all[0].hash)
+            status = fail(STATUS_MISMATCH,
+                          "rank 0 (%s) and rank %d (%s) keep weights in orders of their own, since their processors "
+                          "differ: set ONEDNN_MAX_CPU_ISA=AVX2 for all workers",
+                          all[0].backend, r, all[r].backend);
+    free(memory);
+    return status;
+}
+
 /* The same on every worker, by the seed. An emulated device keeps the zeros. */
 static enum status initialise(struct trainer *trainer)
 {
@@ -200,6 +229,8 @@ static enum status initialise(struct trainer *trainer)
     status = ops->to_native != NULL
                  ? ops->to_native(trainer->backend, parameters, trainer->replica.parameters)
                  : arena_write(&trainer->place, trainer->replica.parameters, parameters, model->parameters);
+    if (status >= 0 && ops->to_native != NULL && request->device == NULL)
+        status = compare_orders(trainer);
 done:
     memory_pages_release(parameters, model->parameters * sizeof(float));
     free(state);
