@@ -164,6 +164,8 @@ static json_t *settings_of(const struct trainer *trainer)
     add_number(settings, "lr-end", request->lr_end);
     add_number(settings, "lr-power", request->lr_power);
     add_number(settings, "decay-factor", request->decay_factor);
+    add_word(settings, "decay-epochs", request->decay_epochs != NULL ? request->decay_epochs : "the usual ones");
+    add_number(settings, "epochs", request->steps > 0 ? 0 : request->epochs);
     add_number(settings, "warmup-lr", request->warmup_lr);
     add_word(settings, "zero-gamma", request->zero_gamma ? "yes" : "no");
     add_optimizer(settings, &request->optimizer);
@@ -177,9 +179,16 @@ static json_t *settings_of(const struct trainer *trainer)
     return settings;
 }
 
+/* With as many workers the steps at which the rate changes are compared (compare_milestones()), else what they follow from. */
 static bool may_differ(const struct trainer *trainer, const char *key)
 {
-    return trainer->request->change_workers && (strcmp(key, "batch") == 0 || strcmp(key, "nodes") == 0);
+    const struct train_request *request = trainer->request;
+    if (strcmp(key, "decay-epochs") == 0)
+        return !request->change_workers;
+    if (strcmp(key, "epochs") == 0)
+        return !request->change_workers || request->steps > 0 || request->schedule == RATE_CONSTANT ||
+               (request->schedule == RATE_STEP && request->decay_epochs != NULL);
+    return request->change_workers && (strcmp(key, "batch") == 0 || strcmp(key, "nodes") == 0);
 }
 
 static enum status compare_setting(const struct trainer *trainer, const char *key, const char *ours, const char *theirs)

@@ -223,6 +223,7 @@ static const struct {
     {"alone", "--allreduce=double-buffered -n 1", 1, false},
     {"gossip", "--allreduce=gossip:graph=ring -n 3", 3, true},
     {"one-peer", "--allreduce=gossip -n 4", 4, true},
+    {"lars", "--allreduce=double-buffered -n 2 --bn=sync --optimizer=lars --clip=0.5 --bucket=tensor", 2, false},
     {"apart", "--allreduce=none -n 2", 2, true},
     {"top-k", "--allreduce=one-shot --wire=top-k:ratio=0.1 -n 2", 2, true},
     {"random-k", "--allreduce=double-buffered:inner=one-shot --wire=random-k:ratio=0.3 --bucket=tensor -n 2", 2, true},
@@ -509,6 +510,9 @@ Test(resume, goes_on_with_other_workers)
     cr_expect_eq(integer_of(summary, "resumed_at"), 14);
     json_decref(summary);
     expect_same_lines("more", "more", 16);
+    /* the rate's way is still that of the run */
+    expect_wrong(words("-n 3 --batch=4 %s --steps=20 --decay-epochs=1 --out=more --resume --change-workers", options),
+                 2, "--decay-epochs=1");
     /* of workers that differ, all begin with the mean */
     train_silently(words("--allreduce=gossip -n 4 --batch=2 %s --steps=3 --out=gossip", options));
     said =
