@@ -87,8 +87,8 @@ read_layout() {
 # ---- up ----
 
 make_space() {
+    echo "$1" >>"$folder/made" # first: we may be ended right after the other
     ip netns add "$1" 2>"$folder/error" || die "network namespace $1: $(<"$folder/error")" 77
-    echo "$1" >>"$folder/made"
 }
 
 # A host's own name, /dev/shm and /etc/hosts, held by files so that no process need stay.
@@ -128,6 +128,9 @@ up() {
     mkdir -p "${folder%/*}" && mkdir "$folder" 2>/dev/null ||
         die "set $set_name is up already: experiments/hosts.sh down --set=$set_name"
     trap 'take_down >/dev/null 2>&1' EXIT
+    trap 'exit 130' INT # once the command that runs has ended: what it makes is taken down, too
+    trap 'exit 143' TERM
+    trap 'exit 129' HUP
     mount --bind "$folder" "$folder" && mount --make-private "$folder" || die "mount: no namespaces to be had" 77
     write_names >"$folder/names"
     make_space "$(switch)"
@@ -137,7 +140,7 @@ up() {
         make_host "$n" 2>"$folder/error" || die "host h$n: $(tail -n 1 "$folder/error")" 77
     done
     printf '%s %s\n' "$hosts" "${workers:-1}" >"$folder/hosts"
-    trap - EXIT
+    trap - EXIT INT TERM HUP
 }
 
 # ---- down ----
@@ -170,9 +173,9 @@ take_down() {
         umount "$file" 2>/dev/null
     done
     while read -r name; do
-        ip netns delete "$name"
+        [[ ! -e /run/netns/$name ]] || ip netns delete "$name"
     done < <(cat "$folder/made" 2>/dev/null)
-    umount "$folder" 2>/dev/null
+    umount -l "$folder" 2>/dev/null # what is interrupted has a file open there
     rm -rf "$folder"
     rmdir --ignore-fail-on-non-empty "${folder%/*}" 2>/dev/null
 }

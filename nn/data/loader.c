@@ -67,9 +67,9 @@ static enum status make_image(const struct loader *loader, struct data_scratch *
     uint8_t *bytes = slot->bytes + (size_t)i * loader->image_bytes;
     struct data_image to = {.bytes = bytes, .box = slot->box + i, .label = slot->labels + i};
     if (trains(loader)) {
-        const uint64_t step = request->first + b; /* of a set that repeats: those that step 0 began with */
-        TRY(data_train_image(request->data, scratch, request->order, loader->repeats ? step % loader->slots : step,
-                             request->rank, i, &to));
+        /* A set that repeats has step 0's images in all slots, however many there are. */
+        const uint64_t step = loader->repeats ? 0 : request->first + b;
+        TRY(data_train_image(request->data, scratch, request->order, step, request->rank, i, &to));
     } else {
         size_t number = (size_t)b * (size_t)request->batch + (size_t)i;
         TRY(data_test_image(request->data, scratch, (size_t)request->first + number * request->stride, &to));

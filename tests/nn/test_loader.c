@@ -244,6 +244,35 @@ Test(loader, gives_the_same_batches_in_order_with_any_number_of_threads)
     close_data(data);
 }
 
+Test(loader, a_set_that_repeats_has_the_same_images_with_any_number_of_threads_from_any_step)
+{
+    struct data *data = NULL;
+    struct loader *one = NULL, *other = NULL;
+    const struct batch *a = NULL, *b = NULL;
+    EXPECT_OK(data_open(&(struct data_request){.path = "synthetic", .image_size = SIZE}, &data));
+    const struct data_order drawn = {.seed = 5, .samples = 100, .workers = 2, .batch = BATCH};
+    struct loader_request request = {
+        .data = data, .batch = BATCH, .batches = STEPS, .order = &drawn, .rank = 1, .stored = true, .held = 1};
+    EXPECT_OK(loader_open(&request, &one));
+    request.threads = request.ahead = 3;
+    request.held = 2;
+    request.first = 4;
+    EXPECT_OK(loader_open(&request, &other));
+    for (int step = 0; step < STEPS; step++) {
+        EXPECT_OK(loader_next(one, &a));
+        EXPECT_OK(loader_next(other, &b));
+        cr_expect_arr_eq(a->stored->bytes, b->stored->bytes,
+                         (size_t)BATCH * (size_t)a->stored->height * (size_t)a->stored->width *
+                             (size_t)a->stored->channels);
+        cr_expect_arr_eq(a->labels, b->labels, BATCH * sizeof a->labels[0]);
+        loader_done(one);
+        loader_done(other);
+    }
+    loader_close(one);
+    loader_close(other);
+    data_close(data);
+}
+
 Test(loader, leaves_alone_the_two_that_a_device_may_still_read)
 {
     struct data *data = open_data();
