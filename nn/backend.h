@@ -111,6 +111,26 @@ struct update {
     double trust; /* LARS: the trust coefficient; 0: plain */
 };
 
+/* Bytes of device memory that a training step has to read and write at least: every tensor of each operation once, in its
+ * type, as if nothing stayed in a cache from one operation to the next. Images on their way in and exchanges are not
+ * counted, nor what an algorithm reads twice or keeps between. */
+enum moved_part {
+    MOVED_CONV_FORWARD,
+    MOVED_CONV_DATA,    /* backward by the input   */
+    MOVED_CONV_WEIGHTS, /* backward by the filters */
+    MOVED_LINEAR,       /* all three               */
+    MOVED_NORM,         /* batch norms with ReLUs and additions, both ways */
+    MOVED_POOL,
+    MOVED_LOSS,
+    MOVED_UPDATE, /* plain SGD with momentum, and the working copies of weights */
+    MOVED_PARTS
+};
+const char *moved_part_name(enum moved_part part); /* "conv_forward" */
+
+struct moved {
+    uint64_t bytes[MOVED_PARTS];
+};
+
 /* Functions that are NULL are not offered. All of them may fail with what the device tells, also of work put before. */
 struct backend_ops {
     const char *name;
@@ -163,6 +183,9 @@ struct backend_ops {
 
     /* Bytes of device memory that the backend has taken, the caller's arenas not among them. NULL: none. */
     size_t (*memory)(struct backend *backend);
+
+    /* What a training step of this worker moves. NULL: nobody has counted. */
+    void (*moved)(struct backend *backend, struct moved *moved);
 };
 
 extern const struct backend_ops backend_cpu;

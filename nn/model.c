@@ -82,6 +82,23 @@ void model_destroy(struct model *model)
     free(model);
 }
 
+double model_flop(const struct model *model, int images)
+{
+    double sum = 0;
+    for (int k = 0; k < model->layers; k++) {
+        const struct layer *layer = &model->layer[k];
+        if (layer->kind != LAYER_CONV && layer->kind != LAYER_LINEAR)
+            continue;
+        const double taps = layer->kind == LAYER_CONV ? (double)layer->kernel * layer->kernel
+                                                      : (double)layer->in_height * layer->in_width;
+        const double pixels = layer->kind == LAYER_CONV ? (double)layer->out_height * layer->out_width : 1;
+        const double products = taps * layer->in_channels * layer->out_channels * pixels;
+        const int passes = layer->input < 0 ? 2 : 3; /* nobody asks for the gradient by the images */
+        sum += 2 * passes * products;
+    }
+    return sum * images;
+}
+
 /* ---- building ---- */
 
 void build_begin(struct build *build, const char *name, int classes, int image_size, int channels)

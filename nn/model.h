@@ -70,6 +70,9 @@ struct model {
  * Free with model_destroy(). */
 enum status model_create(const char *name, int classes, int image_size, struct model **model) MUST_CHECK;
 void model_destroy(struct model *model); /* accepts NULL */
+/* Multiplications and additions of convolutions and linear layers in a training step of so many images: forward, and
+ * backward by the weights and by each layer's input but the images. */
+double model_flop(const struct model *model, int images);
 /* Every gamma is to start at 1: after model_create(), before model_initialise(). */
 void model_without_zero_gamma(struct model *model);
 const char *model_names(void); /* MODEL_NAMES */

@@ -120,6 +120,24 @@ static json_t *device_memory_json(const struct trainer *trainer)
     return json_integer((json_int_t)bytes);
 }
 
+/* What a step of one worker has to move in device memory; null: nobody has counted. */
+static int add_moved(const struct trainer *trainer, json_t *object)
+{
+    const struct backend_ops *backend = trainer->request->backend;
+    struct moved moved;
+    uint64_t total = 0;
+    if (backend->moved == NULL)
+        return json_object_set_new(object, "bytes_moved_per_step", json_null());
+    backend->moved(trainer->backend, &moved);
+    json_t *parts = json_object();
+    for (int k = 0; k < MOVED_PARTS; k++) {
+        (void)json_object_set_new(parts, moved_part_name((enum moved_part)k), json_integer((json_int_t)moved.bytes[k]));
+        total += moved.bytes[k];
+    }
+    return json_object_set_new(object, "bytes_moved_per_step", json_integer((json_int_t)total)) |
+           json_object_set_new(object, "bytes_moved", parts);
+}
+
 /* What was measured. */
 static json_t *results_json(const struct trainer *trainer, const struct train_summary *summary)
 {
@@ -318,8 +336,11 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
 static enum status make_document(const struct trainer *trainer, size_t skip, struct train_summary *summary)
 {
     json_t *document = settings_json(trainer, skip), *results = results_json(trainer, summary);
+    const double flop = model_flop(trainer->model, trainer->request->batch);
     bool made = document != NULL && results != NULL && json_object_update(document, results) == 0 &&
                 json_object_set_new(document, "device_memory_bytes", device_memory_json(trainer)) == 0 &&
+                json_object_set_new(document, "flop_per_step", json_number(flop)) == 0 &&
+                add_moved(trainer, document) == 0 &&
                 json_object_set_new(document, "data", data_json(trainer, summary->data_wait_ms)) == 0;
     json_decref(results);
     if (!made) {

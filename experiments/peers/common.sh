@@ -96,7 +96,7 @@ warn_when_busy() {
 summary_to_row() {
     "$python" -c 'import json, sys
 s = json.load(sys.stdin)
-keys = ("image_size", "batch", "threads", "steps", "images_per_s")
+keys = ("image_size", "batch", "threads", "steps", "images_per_s", "bytes_moved_per_step")
 print(",".join(keys))
-print(",".join(str(s[k]) for k in keys))'
+print(",".join("" if s[k] is None else str(s[k]) for k in keys))'
 }

@@ -11,8 +11,9 @@
 #   --program=PATH  of chorale (default build/release/chorale, built when it is missing)
 #
 # PyTorch runs twice, as NHWC with and without torch.compile; the ratio is to the faster. The table also says what share
-# of the card's measured ceilings the training reaches. Installs what is missing, but no PyTorch for CUDA. Writes
-# results/peers/resnet50-DATE.csv, every single row, and results/peers/resnet50.md, medians and spread.
+# of the card's measured ceilings the training reaches, of arithmetic and of bytes moved. Installs what is missing, but no
+# PyTorch for CUDA. Writes results/peers/resnet50-DATE.csv, every single row, and results/peers/resnet50.md, medians and
+# spread.
 set -euo pipefail
 
 me=resnet50.sh

@@ -8,8 +8,8 @@
                                             rows tell, and what was measured elsewhere and is kept in --causes (CSV: date,
                                             network, workers (a count, or any), from, to (bytes), cause)
     table.py training FILE [--ceilings=FILE] the table of resnet50.sh or bench/train_cpu.sh; with what share of a card's
-                                            measured ceilings (CSV of torch_resnet50.py --ceilings) the arithmetic of
-                                            training takes
+                                            measured ceilings (CSV of torch_resnet50.py --ceilings) training takes:
+                                            its arithmetic, and the bytes it has to move
 
 Exit: 0 done, 1 rows have wrong elements or are missing, 2 wrong usage.
 """
@@ -22,8 +22,8 @@ import sys
 COLUMNS = {
     "allreduce": ["started", "round", "system", "network", "workers", "cores", "bytes", "in_place", "calls", "time_us", "wrong", "reason",
                   "version", "load", "machine"],
-    "training": ["started", "round", "system", "image_size", "batch", "threads", "workers", "steps", "precision", "images_per_s", "reason",
-                 "version", "load", "machine"],
+    "training": ["started", "round", "system", "image_size", "batch", "threads", "workers", "steps", "precision", "images_per_s",
+                 "bytes_moved_per_step", "reason", "version", "load", "machine"],
 }
 PEERS = {"openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo"}
 DIGITS = 3  # significant ones in tables
@@ -299,19 +299,23 @@ def allreduce(rows, causes):
 FLOP_224 = 2 * (3 * 4.09e9 - 0.12e9)
 
 
-def shares(cases, speeds_of, ceilings):
-    """How near each system comes to the card's ceiling."""
-    peak = float(ceilings["bf16_tflops"])
+def shares(cases, speeds_of, moved_of, ceilings):
+    """How near each system comes to the card's ceilings. Bytes are counted from our plan: others fuse in other ways."""
+    peak, copied = float(ceilings["bf16_tflops"]), float(ceilings["copy_gb_per_s"])
     lines = ["", f"Ceilings of this card, measured: {peak:.4g} TFLOP/s in bf16 products of matrices, "
-             f"{float(ceilings['copy_gb_per_s']):.4g} GB/s copied in its memory (read and written). Arithmetic of the "
-             "training as a share of the first:", ""]
-    lines += head(["pixels", "batch", "system", "TFLOP/s", "share"], 0)
+             f"{copied:.4g} GB/s copied in its memory (read and written). Arithmetic of the "
+             "training as a share of the first; of the second, the bytes that our plan has to read and write at least, each "
+             "tensor of an operation once: not what the caches saved, nor what was read twice.", ""]
+    lines += head(["pixels", "batch", "system", "TFLOP/s", "share", "GB/s", "share"], 0)
     for case in cases:
         flop = FLOP_224 * (case[0] / 224) ** 2
         for system, speeds in speeds_of(case).items():
             if speeds:
-                rate = statistics.median(speeds) * flop / 1e12
-                lines.append(line([str(case[0]), str(case[1]), system, f"{rate:.4g}", f"{100 * rate / peak:.3g} %"]))
+                speed, moved = statistics.median(speeds), moved_of(case, system)
+                rate = speed * flop / 1e12
+                bytes_rate = speed * moved / case[1] / 1e9 if moved else None
+                lines.append(line([str(case[0]), str(case[1]), system, f"{rate:.4g}", f"{100 * rate / peak:.3g} %"] +
+                                  ([f"{bytes_rate:.4g}", f"{100 * bytes_rate / copied:.3g} %"] if moved else ["-", "-"])))
     return lines
 
 
@@ -325,6 +329,11 @@ def training(rows, ceilings):
 
     def speeds_of(case):
         return {s: [float(row["images_per_s"]) for row in good if row["system"] == s and case_of(row) == case] for s in systems}
+
+    def moved_of(case, system):
+        """Bytes of one worker's step; None where nobody has counted."""
+        return next((float(row["bytes_moved_per_step"]) for row in good
+                     if row["system"] == system and case_of(row) == case and row.get("bytes_moved_per_step")), None)
 
     lines = preface(rows)
     precisions = sorted({row.get("precision") or "f32" for row in rows})
@@ -340,7 +349,7 @@ def training(rows, ceilings):
         ratios = [speed / by_round[best, number] for (system, number), speed in by_round.items()
                   if system == "chorale" and (best, number) in by_round]
         lines.append(line([str(k) for k in case] + [spread(speeds[s]) for s in systems] + [spread(ratios)]))
-    return lines + (shares(cases, speeds_of, ceilings) if ceilings else [])
+    return lines + (shares(cases, speeds_of, moved_of, ceilings) if ceilings else [])
 
 
 def main(words):

@@ -574,6 +574,11 @@ static size_t cuda_memory(struct backend *backend)
            backend->lars_bytes;
 }
 
+static void cuda_moved(struct backend *backend, struct moved *moved)
+{
+    cuda_net_moved(backend->net, moved);
+}
+
 const struct backend_ops backend_cuda = {
     .name = "cuda",
     .stored = true,
@@ -589,4 +594,5 @@ const struct backend_ops backend_cuda = {
     .profile = cuda_profile,
     .describe = cuda_describe,
     .memory = cuda_memory,
+    .moved = cuda_moved,
 };

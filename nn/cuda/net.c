@@ -473,6 +473,11 @@ size_t cuda_net_memory(const struct cuda_net *net)
     return net->memory + cuda_weights_memory(net->weights) + cuda_linear_memory();
 }
 
+void cuda_net_moved(const struct cuda_net *net, struct moved *moved)
+{
+    cuda_plan_moved(net->plan, moved);
+}
+
 bool cuda_net_synchronises(const struct cuda_net *net)
 {
     return net->synchronises;

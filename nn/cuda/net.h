@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "comm/device.h"
+#include "nn/backend.h"
 #include "nn/cuda/dnn.h"
 #include "nn/cuda/kernels.h"
 #include "nn/cuda/weights.h"
@@ -39,6 +40,7 @@ enum status cuda_net_create(const struct cuda_net_request *request, struct cuda_
 void cuda_net_destroy(struct cuda_net *net);            /* accepts NULL */
 size_t cuda_net_memory(const struct cuda_net *net);     /* bytes of device memory */
 bool cuda_net_synchronises(const struct cuda_net *net); /* CHORALE_CUDA_SYNC is set */
+void cuda_net_moved(const struct cuda_net *net, struct moved *moved);
 
 /* What is to be filled in before forward, in the compute queue: images (batch, S, S, channels) in the storage type, and
  * labels (batch). */

@@ -327,6 +327,7 @@ enum status cuda_plan_create(const struct cuda_plan_request *request, struct cud
     TRY(memory_zeroed(&memory, 1, sizeof(struct cuda_plan)));
     struct cuda_plan *made = memory;
     made->model = request->model;
+    made->storage = request->storage;
     struct walk walk = {.plan = made, .request = request};
     enum status status;
     TRY_TO(done, memory_zeroed(&pending, (size_t)request->model->layers + 1, sizeof *walk.pending));
@@ -360,4 +361,97 @@ size_t cuda_plan_unshared(const struct cuda_plan *plan)
     for (int k = 0; k < plan->spans; k++)
         bytes += plan->span[k].bytes;
     return bytes;
+}
+
+/* ---- bytes moved ---- */
+
+enum { FLOAT = sizeof(float) };
+
+/* A node's tensors in bytes. */
+struct traffic {
+    uint64_t in, out;           /* activations or their gradients, in the storage type */
+    uint64_t weights, gradient; /* as they are read, in f32 */
+    uint64_t mask;              /* one bit an element, where there is one */
+    uint64_t elements;          /* of the output */
+    uint64_t channels;
+};
+
+static struct traffic traffic_of(const struct cuda_plan *plan, const struct cuda_node *node)
+{
+    const struct cuda_value *in = &plan->value[node->input], *out = &plan->value[node->output];
+    const struct layer *layer = &plan->model->layer[node->layer];
+    const uint64_t size = dtype_size(plan->storage);
+    const bool conv = node->kind == CUDA_CONV, product = conv || node->kind == CUDA_LINEAR;
+    const uint64_t taps = conv ? (uint64_t)layer->kernel * (uint64_t)layer->kernel : 1;
+    const uint64_t rows = product ? (uint64_t)layer->out_channels * taps : 0;
+    return (struct traffic){.in = in->count * size,
+                            .out = out->count * size,
+                            .weights = rows * in->channels * size,
+                            .gradient = rows * (uint64_t)layer->in_channels * FLOAT,
+                            .mask = node->relu && node->second >= 0 ? (out->count + 7) / 8 : 0,
+                            .elements = out->count,
+                            .channels = out->channels};
+}
+
+static void add_conv(const struct cuda_node *node, const struct traffic *t, uint64_t *bytes)
+{
+    bytes[MOVED_CONV_FORWARD] += t->in + t->weights + t->out;
+    bytes[MOVED_CONV_WEIGHTS] += t->in + t->out + t->gradient;
+    if (node->input_gradient != CUDA_NO_SPAN)
+        bytes[MOVED_CONV_DATA] += t->out + t->weights + t->in;
+}
+
+/* Forward: gamma and beta, the batch's two statistics, the running ones read and written. Backward: the four read again, two
+ * gradients. */
+static uint64_t norm_bytes(const struct cuda_node *node, const struct traffic *t)
+{
+    const uint64_t addend = node->second >= 0 ? t->out : 0, more = node->more != CUDA_NO_SPAN ? t->out : 0;
+    const uint64_t forward = t->in + addend + t->out + t->mask + 8 * t->channels * FLOAT;
+    const uint64_t backward = t->out + more + t->in + t->mask + addend + t->in + 6 * t->channels * FLOAT;
+    return forward + backward;
+}
+
+/* Logits are f32, and so is what the bias's gradient is made from. */
+static void add_linear(const struct cuda_node *node, const struct traffic *t, uint64_t *bytes)
+{
+    const uint64_t logits = t->elements * FLOAT, bias = t->channels * FLOAT;
+    bytes[MOVED_LINEAR] += t->in + t->weights + bias + logits;           /* forward     */
+    bytes[MOVED_LINEAR] += t->in + t->out + t->gradient + logits + bias; /* its weights */
+    if (node->input_gradient != CUDA_NO_SPAN)
+        bytes[MOVED_LINEAR] += t->out + t->weights + t->in;
+    const uint64_t labels = t->elements / t->channels * sizeof(int32_t);
+    bytes[MOVED_LOSS] += logits + labels + logits + t->out; /* the gradient in both types */
+}
+
+static void add_node_bytes(const struct cuda_plan *plan, const struct cuda_node *node, uint64_t *bytes)
+{
+    const struct traffic t = traffic_of(plan, node);
+    const bool joins = node->more != CUDA_NO_SPAN && node->kind != CUDA_NORM;
+    bytes[MOVED_NORM] += joins ? 3 * t.out : 0;
+    bytes[MOVED_UPDATE] += plan->storage != DTYPE_F32 ? t.weights : 0;
+    switch (node->kind) {
+    case CUDA_CONV:
+        add_conv(node, &t, bytes);
+        break;
+    case CUDA_NORM:
+        bytes[MOVED_NORM] += norm_bytes(node, &t);
+        break;
+    case CUDA_MAX_POOL: /* and a byte for each place that was chosen */
+        bytes[MOVED_POOL] += 2 * (t.in + t.out + t.elements);
+        break;
+    case CUDA_AVERAGE_POOL:
+        bytes[MOVED_POOL] += 2 * (t.in + t.out);
+        break;
+    case CUDA_LINEAR:
+        add_linear(node, &t, bytes);
+        break;
+    }
+}
+
+void cuda_plan_moved(const struct cuda_plan *plan, struct moved *moved)
+{
+    enum { UPDATE_TOUCHES = 5 }; /* gradient, parameter and momentum are read, the last two are written */
+    *moved = (struct moved){.bytes = {[MOVED_UPDATE] = UPDATE_TOUCHES * FLOAT * (uint64_t)plan->model->parameters}};
+    for (int k = 0; k < plan->nodes; k++)
+        add_node_bytes(plan, &plan->node[k], moved->bytes);
 }

@@ -16,6 +16,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "nn/backend.h"
 #include "nn/model.h"
 
 enum cuda_node_kind { CUDA_CONV, CUDA_NORM, CUDA_MAX_POOL, CUDA_AVERAGE_POOL, CUDA_LINEAR };
@@ -46,6 +47,7 @@ struct cuda_node {
 
 struct cuda_plan {
     const struct model *model;
+    enum dtype storage;
     struct cuda_value *value; /* [layers + 1] */
     struct cuda_node *node;   /* [nodes], forward order */
     int nodes;
@@ -67,5 +69,8 @@ void cuda_plan_destroy(struct cuda_plan *plan); /* accepts NULL */
 
 /* Bytes that would be taken if nothing shared its place. */
 size_t cuda_plan_unshared(const struct cuda_plan *plan);
+
+/* What a step moves at least (nn/backend.h). */
+void cuda_plan_moved(const struct cuda_plan *plan, struct moved *moved);
 
 #endif

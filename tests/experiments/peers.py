@@ -199,6 +199,37 @@ class Add(Folder):
         self.assertEqual(self.call("tables").returncode, 2)
 
 
+class Training(Folder):
+    def table(self, moved):
+        """64 images of 224 pixels: 1000 images/s of ours, 800 of PyTorch's."""
+        columns = ["started", "round", "system", "image_size", "batch", "threads", "workers", "steps", "precision",
+                   "images_per_s", "bytes_moved_per_step", "reason", "version", "load", "machine"]
+        rows = [["2026-01-02T030405", 1, system, 224, 64, 1, 1, 9, "bf16", speed, bytes_moved, "", "V", "0.1", "M"]
+                for system, speed, bytes_moved in (("chorale", 1000, moved), ("PyTorch, bf16", 800, ""))]
+        path = self.path("rows.csv", "\n".join(",".join(f'"{cell}"' for cell in row) for row in [columns] + rows) + "\n")
+        ceilings = self.path("ceilings.csv", "card,bf16_tflops,copy_gb_per_s\nC,100,4000\n")
+        done = self.call("training", path, "--ceilings=" + ceilings)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_shares_of_both_ceilings(self):
+        text = self.table(64 * 10**9)  # a step moves 64 GB, 15.625 steps a second: 1000 GB/s
+        # 2 (3 x 4.09 - 0.12) = 24.3 GFLOP an image
+        self.assertIn("| 224 | 64 | chorale | 24.3 | 24.3 % | 1000 | 25 % |", text)
+        self.assertIn("| 224 | 64 | PyTorch, bf16 | 19.44 | 19.4 % | - | - |", text)
+
+    def test_bytes_that_nobody_has_counted(self):
+        self.assertIn("| 224 | 64 | chorale | 24.3 | 24.3 % | - | - |", self.table(""))
+
+    def test_bytes_of_a_summary_come_into_the_row(self):
+        rows = self.path("from.csv", "image_size,batch,threads,steps,images_per_s,bytes_moved_per_step\n224,64,1,9,1000,5000\n")
+        to = self.path("to.csv")
+        done = self.call("add", "--to=" + to, "--from=" + rows, "--exit=0", "system=chorale", "image_size=224", "round=1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(to, newline="", encoding="utf-8") as file:
+            self.assertEqual([row["bytes_moved_per_step"] for row in csv.DictReader(file)], ["5000"])
+
+
 if __name__ == "__main__":
     result = unittest.main(exit=False).result
     print(f"{result.testsRun} checks")

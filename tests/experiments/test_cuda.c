@@ -58,6 +58,18 @@ static const char *hash_of(const json_t *summary, size_t worker)
     return hash;
 }
 
+/* At least the update: five floats a parameter. */
+static void expect_moved(const json_t *summary)
+{
+    json_int_t sum = 0;
+    const char *name;
+    json_t *part;
+    json_object_foreach(json_object_get(summary, "bytes_moved"), name, part) sum += json_integer_value(part);
+    cr_expect_eq(integer_of(summary, "bytes_moved_per_step"), sum);
+    cr_expect_geq(json_integer_value(json_object_get(json_object_get(summary, "bytes_moved"), "update")),
+                  20 * integer_of(summary, "parameters"));
+}
+
 /* Stored bytes are resized on the device, steps run ahead, gradients travel: the losses are the cpu's all the same. */
 Test(cuda, two_workers_train_as_on_the_cpu)
 {
@@ -70,6 +82,10 @@ Test(cuda, two_workers_train_as_on_the_cpu)
         cr_expect_float_eq(json_number_value(json_object_get(ours, losses[k])), loss, 1e-5 * loss, "%s", losses[k]);
     }
     cr_expect_str_eq(string_of(ours, "device"), "cuda");
+    expect_moved(ours);
+    cr_expect(json_is_null(json_object_get(theirs, "bytes_moved_per_step")), "nobody counts there");
+    cr_expect_eq(json_number_value(json_object_get(ours, "flop_per_step")),
+                 json_number_value(json_object_get(theirs, "flop_per_step")));
     cr_expect_str_eq(hash_of(ours, 0), hash_of(ours, 1), "both workers hold the same");
     json_decref(ours);
     json_decref(theirs);

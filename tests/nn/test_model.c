@@ -332,3 +332,20 @@ Test(model, initial_values_depend_on_the_seed_alone)
     release(&b);
     release(&c);
 }
+
+/* 4.09e9 products forward (He et al. 2015 give 3.8e9 with the stride in the 1x1; in the 3x3 it is this), thrice for training but
+ * for the gradient by the images. */
+Test(model, arithmetic_of_resnet50)
+{
+    struct model *model = make("resnet50", 1000, 224);
+    const double stem = 49.0 * 3 * 64 * 112 * 112;
+    const double expected = 2 * (3 * 4.09e9 - stem);
+    cr_expect_float_eq(model_flop(model, 1), expected, 2e-3 * expected, "%.6g, not %.6g", model_flop(model, 1),
+                       expected);
+    cr_expect_float_eq(model_flop(model, 64), 64 * model_flop(model, 1), 1);
+    model_destroy(model);
+    model = make("vgg16", 1000, 224);
+    cr_expect_float_eq(model_flop(model, 1), 2 * (3 * 15.47e9 - 9.0 * 3 * 64 * 224 * 224), 1e8, "%.6g",
+                       model_flop(model, 1));
+    model_destroy(model);
+}
