@@ -985,6 +985,54 @@ Test(cuda, queues_go_before_the_one_that_computes)
     ops->close(device);
 }
 
+/* A queue waits for what the event stood for when the wait was put: neither for less, where it is recorded anew in a queue
+ * that comes sooner, nor for more, where that comes after the wait itself. */
+Test(cuda, a_wait_is_for_the_recording_of_its_time)
+{
+    enum { SEEDS = 250, BYTES = 64 };
+    struct device *device = NULL;
+    struct device_queue *first = NULL, *other = NULL;
+    struct device_event *again = NULL, *passed = NULL;
+    void *memory = NULL, *from = NULL, *to = NULL;
+    OK(cuda_module()->open(&(struct device_request){.number = 0}, &device));
+    const struct device_ops *ops = device->ops;
+    struct device_queue *compute = ops->compute(device);
+    OK(ops->queue_create(device, &first));
+    OK(ops->queue_create(device, &other));
+    OK(ops->event_create(device, &again));
+    OK(ops->event_create(device, &passed));
+    OK(ops->alloc(device, BYTES, &memory));
+    OK(ops->host_alloc(device, BYTES, &from));
+    OK(ops->host_alloc(device, BYTES, &to));
+    for (int seed = 1; seed <= SEEDS; seed++) {
+        char words[32];
+        snprintf(words, sizeof words, "seed=%d", seed);
+        fake_control()->configure(words);
+        memset(from, seed, BYTES);
+        OK(ops->copy(first, memory, from, BYTES));
+        OK(ops->record(first, again));
+        OK(ops->order(compute, again));
+        if (seed % 2 == 0) { /* what comes now waits for the compute queue, which must not wait for it */
+            OK(ops->record(compute, passed));
+            OK(ops->order(other, passed));
+        }
+        OK(ops->record(other, again));
+        OK(ops->copy(compute, to, memory, BYTES));
+        device_wait(device, compute);
+        cr_assert_eq(memcmp(to, from, BYTES), 0, "seed %d: the queue has not waited", seed);
+        OK(ops->wait(again));
+        device_wait(device, first);
+    }
+    ops->host_free(device, from);
+    ops->host_free(device, to);
+    ops->free(device, memory);
+    ops->event_destroy(again);
+    ops->event_destroy(passed);
+    ops->queue_destroy(first);
+    ops->queue_destroy(other);
+    ops->close(device);
+}
+
 Test(cuda, memory_is_zeroed_and_checked)
 {
     struct device *device = NULL;

@@ -253,12 +253,17 @@ static struct block *new_block(enum kind kind, size_t bytes)
 
 enum task_kind { CALL, RECORD, WAIT };
 
+/* One recording of an event: who waits, waits for it, whatever becomes of the event meanwhile. */
+struct recording {
+    bool happened;
+    uint64_t time_ns; /* when */
+    int users;        /* tasks, and the event whose latest it is */
+};
+
 struct event {
-    uint64_t issued, happened; /* records */
-    uint64_t time_ns;          /* of the latest that happened */
-    bool timing, dead;
+    struct recording *latest; /* NULL: never recorded */
+    bool timing;
     int card;
-    int users; /* tasks */
 };
 
 /* Work that graphs and streams share. */
@@ -270,8 +275,7 @@ struct shared {
 struct task {
     enum task_kind kind;
     struct shared *shared;
-    struct event *event;
-    uint64_t number; /* of the record */
+    struct recording *recording;
     struct task *next;
 };
 
@@ -322,10 +326,16 @@ static void release_shared(struct shared *shared)
     free(shared);
 }
 
-static void release_event(struct event *event)
+static void release_recording(struct recording *recording)
 {
-    if (event != NULL && event->dead && event->users == 0)
-        free(event);
+    if (recording != NULL && --recording->users == 0)
+        free(recording);
+}
+
+/* What was recorded last is done, or there was nothing. */
+static bool happened(const struct event *event)
+{
+    return event->latest == NULL || event->latest->happened;
 }
 
 static void append(struct tasks *tasks, struct task *task)
@@ -345,8 +355,8 @@ static cudaError_t append_new(struct tasks *tasks, struct task like)
     task->next = NULL;
     if (task->shared != NULL)
         task->shared->users++;
-    if (task->event != NULL)
-        task->event->users++;
+    if (task->recording != NULL)
+        task->recording->users++;
     append(tasks, task);
     return cudaSuccess;
 }
@@ -354,10 +364,7 @@ static cudaError_t append_new(struct tasks *tasks, struct task like)
 static void release_task(struct task *task)
 {
     release_shared(task->shared);
-    if (task->event != NULL) {
-        task->event->users--;
-        release_event(task->event);
-    }
+    release_recording(task->recording);
     free(task);
 }
 
@@ -373,7 +380,7 @@ static void release_tasks(struct tasks *tasks)
 static bool can_run(const struct stream *stream)
 {
     const struct task *task = stream->tasks.first;
-    return task != NULL && (task->kind != WAIT || task->event->happened >= task->number);
+    return task != NULL && (task->kind != WAIT || task->recording->happened);
 }
 
 static void run_first(struct stream *stream)
@@ -381,9 +388,9 @@ static void run_first(struct stream *stream)
     struct task *task = stream->tasks.first;
     if (task->kind == CALL)
         task->shared->work.run(task->shared->work.argument);
-    if (task->kind == RECORD && task->event->happened < task->number) {
-        task->event->happened = task->number;
-        task->event->time_ns = clock_ns();
+    if (task->kind == RECORD) {
+        task->recording->happened = true;
+        task->recording->time_ns = clock_ns();
     }
     stream->tasks.first = task->next;
     release_task(task);
@@ -1013,8 +1020,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     (void)pthread_mutex_lock(&lock);
     if (of == NULL)
         code = cudaErrorInvalidResourceHandle;
-    else if (++waits != settings.drop && of->issued > 0)
-        code = put_task(stream_of(stream), (struct task){.kind = WAIT, .event = of, .number = of->issued});
+    else if (++waits != settings.drop && of->latest != NULL)
+        code = put_task(stream_of(stream), (struct task){.kind = WAIT, .recording = of->latest});
     (void)pthread_mutex_unlock(&lock);
     return give(code);
 }
@@ -1043,10 +1050,27 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     if (gone == NULL)
         return give(cudaErrorInvalidResourceHandle);
     (void)pthread_mutex_lock(&lock);
-    gone->dead = true;
-    release_event(gone);
+    release_recording(gone->latest);
+    free(gone);
     (void)pthread_mutex_unlock(&lock);
     return cudaSuccess;
+}
+
+/* Of the event: what was recorded before keeps its own. */
+static cudaError_t record(struct event *event, struct stream *stream)
+{
+    struct recording *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return cudaErrorMemoryAllocation;
+    made->users = 1;
+    const cudaError_t code = put_task(stream, (struct task){.kind = RECORD, .recording = made});
+    if (code == cudaSuccess) {
+        release_recording(event->latest);
+        event->latest = made;
+    } else {
+        release_recording(made);
+    }
+    return code;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
@@ -1057,9 +1081,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     (void)pthread_mutex_lock(&lock);
     cudaError_t code = cudaErrorInvalidResourceHandle;
     if (known(stream_of(stream)) && stream_of(stream)->card == of->card)
-        code = put_task(stream_of(stream), (struct task){.kind = RECORD, .event = of, .number = of->issued + 1});
-    if (code == cudaSuccess)
-        of->issued++;
+        code = record(of, stream_of(stream));
     (void)pthread_mutex_unlock(&lock);
     return give(code);
 }
@@ -1068,9 +1090,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     const struct event *of = event_of(event);
     (void)pthread_mutex_lock(&lock);
-    if (of->happened < of->issued)
+    if (!happened(of))
         do_some();
-    const bool ready = of->happened >= of->issued;
+    const bool ready = happened(of);
     (void)pthread_mutex_unlock(&lock);
     return ready ? cudaSuccess : give(cudaErrorNotReady);
 }
@@ -1080,11 +1102,14 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     const struct event *of = event_of(event);
     cudaError_t code = cudaSuccess;
     (void)pthread_mutex_lock(&lock);
-    if (of->happened < of->issued) {
+    struct recording *awaited = of->latest;
+    if (awaited != NULL && !awaited->happened) {
+        awaited->users++;
         open_gates();
-        while (of->happened < of->issued && code == cudaSuccess)
+        while (!awaited->happened && code == cudaSuccess)
             code = run_any() ? cudaSuccess : cudaErrorUnknown;
         close_gates();
+        release_recording(awaited);
     }
     (void)pthread_mutex_unlock(&lock);
     return give(code);
@@ -1093,13 +1118,16 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
 {
     const struct event *from = event_of(start), *to = event_of(end);
-    if (!from->timing || !to->timing || from->issued == 0 || to->issued == 0)
+    if (!from->timing || !to->timing)
         return give(cudaErrorInvalidResourceHandle);
     (void)pthread_mutex_lock(&lock);
-    const bool ready = from->happened == from->issued && to->happened == to->issued;
-    *milliseconds = (float)((double)(to->time_ns - from->time_ns) * 1e-6);
+    cudaError_t code = from->latest != NULL && to->latest != NULL ? cudaSuccess : cudaErrorInvalidResourceHandle;
+    if (code == cudaSuccess && !(happened(from) && happened(to)))
+        code = cudaErrorNotReady;
+    if (code == cudaSuccess)
+        *milliseconds = (float)((double)(to->latest->time_ns - from->latest->time_ns) * 1e-6);
     (void)pthread_mutex_unlock(&lock);
-    return ready ? cudaSuccess : give(cudaErrorNotReady);
+    return give(code);
 }
 
 /* ---- the runtime: graphs ---- */
