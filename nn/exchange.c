@@ -182,7 +182,7 @@ static void release_line(const struct exchanges *exchanges, struct line *line)
 {
     collective_destroy(line->collective);
     shape_destroy(line->shape);
-    if (line->ready != NULL)
+    if (exchanges->device != NULL && line->ready != NULL)
         exchanges->device->ops->event_destroy(line->ready);
     *line = (struct line){.shape = NULL};
 }
