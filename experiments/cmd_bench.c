@@ -414,7 +414,7 @@ static int launch_one(const struct plan *plan, size_t index, const char *rows, i
         snprintf(path, sizeof path, "--rows=%s", rows);
         words[argc++] = path;
     }
-    const int exit_code = worker_launch(workers, option_real(plan->options, "deadline"), argc, words);
+    const int exit_code = worker_launch(workers, worker_deadline(plan->options), argc, words);
     free(words);
     return exit_code;
 }

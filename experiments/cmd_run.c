@@ -30,7 +30,7 @@ static int run(const struct option_values *options, char *const *command)
     const struct launch_request request = {.workers = workers > 0 ? workers : 1,
                                            .argv = command,
                                            .label = option_flag(options, "label"),
-                                           .deadline = option_real(options, "deadline"),
+                                           .deadline = worker_deadline(options),
                                            .note = program_note};
     struct launch_result result;
     const enum status status = launch_local(&request, &result);

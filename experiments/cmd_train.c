@@ -782,7 +782,7 @@ static int run(const struct plan *plan, int argc, char **argv)
     const struct option_values *options = plan->options;
     struct worker worker;
     if (worker_launches(options))
-        return worker_launch(worker_count(options), option_real(options, "deadline"), argc, argv);
+        return worker_launch(worker_count(options), worker_deadline(options), argc, argv);
     (void)signal(SIGXFSZ, SIG_IGN); /* a file that grows beyond its limit is a failure to be told, not the end */
     struct library library = {.external = NULL};
     const struct external *external = plan->spec.external;

@@ -44,6 +44,15 @@ static void own_program(char *path, size_t size)
         snprintf(path, size, "/proc/self/exe");
 }
 
+double worker_deadline(const struct option_values *options)
+{
+    const char *text = getenv("CHORALE_DEADLINE");
+    double seconds = 0;
+    if (option_given(options, "deadline") || text == NULL || parse_real(text, &seconds) != STATUS_OK || !(seconds > 0))
+        return option_real(options, "deadline");
+    return seconds;
+}
+
 int worker_launch(int workers, double deadline, int argc, char **argv)
 {
     char program[4096];
@@ -129,7 +138,7 @@ static enum status open_comm(const struct option_values *options, bool progress_
                                    .device = worker->device,
                                    .segment = option_size(options, "segment"),
                                    .window = (unsigned)option_int(options, "window"),
-                                   .deadline = option_real(options, "deadline"),
+                                   .deadline = worker_deadline(options),
                                    .progress_thread = progress_thread};
     return comm_open(&request, &worker->comm);
 }
@@ -149,7 +158,7 @@ enum status worker_open(const struct option_values *options, int workers, unsign
                         const struct accelerator *accelerator, struct worker *worker)
 {
     *worker = (struct worker){.job = NULL};
-    struct job_options job = {.deadline = option_real(options, "deadline"),
+    struct job_options job = {.deadline = worker_deadline(options),
                               .failed = job_failed,
                               .note = program_note,
                               .interface = option_text(options, "interface"),

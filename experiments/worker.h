@@ -98,6 +98,8 @@ bool worker_launches(const struct option_values *options);
 /* Start `workers` copies of this command (argv as the command got it) and wait for all of them. Says what went wrong;
  * returns the program's exit code. */
 int worker_launch(int workers, double deadline, int argc, char **argv);
+/* Seconds: --deadline=, where it is not given CHORALE_DEADLINE (job_join() says when that is no number), else the option's default. */
+double worker_deadline(const struct option_values *options);
 
 enum {
     WORKER_PROGRESS = 1, /* a progress thread of the comm                                                     */
