@@ -262,10 +262,11 @@ Test(train, buckets_change_no_bit)
 /* With the same buckets. */
 static void overlap_changes_no_bit(const char *words)
 {
+    static const char form[] = "%s --steps=4 --eval=never --bucket=tensor --overlap=%s" SMALL;
     char all[200];
-    (void)snprintf(all, sizeof all, "%s --steps=4 --eval=never --bucket=tensor" SMALL, words);
-    json_t *none = summary_of(strcat(all, " --overlap=none"));
-    (void)strcpy(strrchr(all, '='), "=bucket");
+    (void)snprintf(all, sizeof all, form, words, "none");
+    json_t *none = summary_of(all);
+    (void)snprintf(all, sizeof all, form, words, "bucket");
     json_t *bucket = summary_of(all);
     cr_expect_str_eq(json_string_value(json_object_get(none, "overlap")), "none");
     cr_expect_str_eq(json_string_value(json_object_get(bucket, "overlap")), "bucket");

@@ -117,6 +117,7 @@ static void parts_make_a_whole(const char *name, int size, int workers, const in
         norms += model->layer[k].kind == LAYER_BATCH_NORM;
     for (int r = 0; r < workers; r++)
         all += batch[r];
+    cr_assert_gt(all, 0);
     float *parameters = floats(model->parameters), *state = floats(model->state);
     float *images = floats((size_t)all * image), *mean = floats(model->parameters);
     int32_t *labels = calloc((size_t)all, sizeof *labels);

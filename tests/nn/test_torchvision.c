@@ -295,11 +295,12 @@ static void check_own_weights(const char *name)
     enum { SIZE = 64, BATCH = 2, MOST = 1000 };
     static struct listed list[MOST];
     char words[64];
-    float wanted[BATCH * CLASSES] = {0}, ours[BATCH * CLASSES] = {0};
+    float ours[BATCH * CLASSES] = {0};
     double numbers[BATCH * CLASSES];
     size_t read = 0;
     struct model *model = make(name, CLASSES, SIZE);
     float *canonical = floats(model->parameters), *state = floats(model->state);
+    float *wanted = floats((size_t)BATCH * CLASSES);
     (void)snprintf(words, sizeof words, "--weights=%s", name);
     FILE *file = export_with(words);
     const size_t count = read_list(file, list, MOST);
@@ -316,6 +317,7 @@ static void check_own_weights(const char *name)
     for (size_t k = 0; k < BATCH * CLASSES; k++)
         numbers[k] = (double)wanted[k];
     expect_near(name, ours, numbers, BATCH * CLASSES, 1e-4);
+    free(wanted);
     free(canonical);
     free(state);
     model_destroy(model);
