@@ -283,7 +283,7 @@ Test(resume, a_run_that_ended_without_a_checkpoint_is_not_overwritten)
     size_t length;
     train_silently(words("-n 2" SMALL " --eval=never --steps=2 --checkpoint=never --out=ended"));
     EXPECT_OK(file_read("ended/metrics.jsonl", 1 << 20, &before, &length));
-    expect_wrong(words("-n 2" SMALL " --eval=never --steps=4 --out=ended --resume"), 1, "no checkpoint");
+    expect_wrong(words("-n 2" SMALL " --eval=never --steps=4 --out=ended --resume"), 2, "no checkpoint");
     EXPECT_OK(file_read("ended/metrics.jsonl", 1 << 20, &after, &length));
     cr_expect_str_eq(after, before);
     free(before);
