@@ -102,15 +102,20 @@ Test(cuda, bits_are_the_same_in_every_order_of_queues)
     json_decref(other);
 }
 
-/* NCCL as it is played adds in the order of ranks: with two workers there is one sum, ours or its. */
-Test(cuda, nccl_trains_like_ours)
+static void skip_without_nccl(void)
 {
-    take_modules("/fake");
     struct text module = {0};
     text_addf(&module, "%s/chorale-external-nccl.so", getenv("CHORALE_MODULES"));
     if (access(text_string(&module), R_OK) != 0)
         cr_skip_test("NCCL's module was not built: no NCCL");
     text_release(&module);
+}
+
+/* NCCL as it is played adds in the order of ranks: with two workers there is one sum, ours or its. */
+Test(cuda, nccl_trains_like_ours)
+{
+    take_modules("/fake");
+    skip_without_nccl();
     cr_assert_eq(setenv("CHORALE_FAKE", "cards=2", 1), 0);
     json_t *ours = program_json("train --allreduce=ring -n 2 --bucket=64K --json --out=a" SMALL ON_CUDA);
     json_t *theirs = program_json("train --allreduce=pure_nccl -n 2 --bucket=64K --json --out=b" SMALL ON_CUDA);
@@ -125,11 +130,7 @@ Test(cuda, nccl_trains_like_ours)
 Test(cuda, nccl_sums_halves)
 {
     take_modules("/fake");
-    struct text module = {0};
-    text_addf(&module, "%s/chorale-external-nccl.so", getenv("CHORALE_MODULES"));
-    if (access(text_string(&module), R_OK) != 0)
-        cr_skip_test("NCCL's module was not built: no NCCL");
-    text_release(&module);
+    skip_without_nccl();
     cr_assert_eq(setenv("CHORALE_FAKE", "cards=3", 1), 0);
     static const char *const words[] = {"--dtype=f16", "--dtype=bf16 --op=avg", "--dtype=f16 --op=max"};
     for (size_t k = 0; k < sizeof words / sizeof words[0]; k++) {
