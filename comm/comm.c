@@ -647,6 +647,19 @@ enum status comm_progress(struct comm *comm, bool *moved)
     return STATUS_OK;
 }
 
+enum status comm_drive(struct comm *comm)
+{
+    bool moved = comm->active > 0 && !comm->has_thread;
+    while (moved)
+        TRY(comm_progress(comm, &moved));
+    return STATUS_OK;
+}
+
+bool comm_has_thread(const struct comm *comm)
+{
+    return comm->has_thread;
+}
+
 /* For the others, when somebody waits in vain: all that is under way here. */
 static void answer(struct comm *comm)
 {

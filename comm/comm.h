@@ -4,8 +4,8 @@
  * started many times; its buffers are given at each start. Collectives of one team must be created and started in the
  * same order on all its workers; several may be under way at once.
  *
- * Progress: whoever waits drives it. With `progress_thread`, a thread of the comm drives it while nobody waits, so that
- * an exchange runs during compute; it sleeps when nothing is under way. Every wait has a deadline, and its message
+ * Progress: whoever waits drives it. While nobody waits, a thread of the comm does with `progress_thread`, for callers who
+ * leave it a core: it sleeps when nothing is under way. Without it a caller who computes calls comm_drive() now and then. Every wait has a deadline, and its message
  * tells algorithm, round, lane, peer, bytes posted and completed.
  *
  * Threads: one thread starts and waits at a time (the progress thread is the comm's own affair).
@@ -49,6 +49,9 @@ struct comm_request {
 
 enum status comm_open(const struct comm_request *request, struct comm **comm) MUST_CHECK;
 void comm_close(struct comm *comm); /* accepts NULL; ends what is under way */
+/* What is under way goes on as far as it can without waiting. Nothing to do where a thread of the comm sees to it. */
+enum status comm_drive(struct comm *comm) MUST_CHECK;
+bool comm_has_thread(const struct comm *comm);
 int comm_rank(const struct comm *comm);
 int comm_size(const struct comm *comm);
 size_t comm_segment(const struct comm *comm);

@@ -521,7 +521,8 @@ static void say_exchange(const struct train_start *start)
         printf("exchanged tensor by tensor");
     else
         printf("exchanged in buckets of up to %zu B", start->bucket);
-    printf(", overlap %s", start->overlaps ? "bucket" : "none");
+    printf(", overlap %s, driven %s", start->overlaps ? "bucket" : "none",
+           comm_has_thread(start->request->comm) ? "by a thread of its own" : "between layers");
     if (start->request->norms == NORMS_SYNC)
         printf("; batch norms over all workers");
     printf("\n");

@@ -44,15 +44,15 @@ static void reckon_threads(const struct option_values *options, const struct job
                            double quota, struct placement *placement)
 {
     const int told = openmp_threads();
-    placement->threads = bind_threads(topology, job_share_size(job), quota * job_share_size(job) / job_local_size(job));
+    const int cores = bind_threads(topology, job_share_size(job), quota * job_share_size(job) / job_local_size(job));
     placement->told = told > 0;
-    if (told > 0)
-        placement->threads = told;
-    if (!option_given(options, "threads"))
-        return;
-    placement->threads = (int)option_int(options, "threads");
-    placement->told = false;
-    placement->ignored = told != placement->threads ? told : 0;
+    placement->threads = told > 0 ? told : cores;
+    if (option_given(options, "threads")) {
+        placement->threads = (int)option_int(options, "threads");
+        placement->told = false;
+        placement->ignored = told != placement->threads ? told : 0;
+    }
+    placement->spare = placement->threads < cores;
 }
 
 static enum status bind_worker(const struct bind_request *request, const struct topology *topology,

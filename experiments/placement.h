@@ -15,6 +15,7 @@ struct placement {
     int threads;     /* that this worker computes with                                  */
     bool told;       /* by OMP_NUM_THREADS                                              */
     int ignored;     /* what OMP_NUM_THREADS says, where --threads says otherwise; or 0 */
+    bool spare;      /* of its cores one is left over                                   */
     bool bound;      /* by us                                                           */
     const char *why; /* not                                                             */
     int workers;

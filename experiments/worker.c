@@ -178,7 +178,9 @@ enum status worker_open(const struct option_values *options, int workers, unsign
     TRY(placement_make(options, worker->job, (wants & WORKER_COMPUTES) != 0, &worker->placement));
     if (accelerator != NULL)
         TRY(accelerator_open(accelerator, worker->job, &worker->device));
-    return open_comm(options, (wants & WORKER_PROGRESS) != 0, worker);
+    const bool spare =
+        worker->placement.spare || worker->device != NULL || (accelerator != NULL && accelerator->profile != NULL);
+    return open_comm(options, (wants & WORKER_PROGRESS) != 0 && spare, worker);
 }
 
 /* Everyone has all its bytes before anyone's endpoint goes. */

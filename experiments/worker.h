@@ -102,7 +102,8 @@ int worker_launch(int workers, double deadline, int argc, char **argv);
 double worker_deadline(const struct option_values *options);
 
 enum {
-    WORKER_PROGRESS = 1, /* a progress thread of the comm                                                     */
+    WORKER_PROGRESS = 1, /* a progress thread of the comm, where computing leaves it a core: on a device or for
+                            an emulated one, or with fewer threads than cores                                   */
     WORKER_COMPUTES = 4, /* the command has --threads                                                          */
     WORKER_EXTERNAL = 2  /* an MPI's own collectives are wanted: where its mpiexec has started us, the MPI brings
                             the job (external.h), and nobody but mpiexec watches the workers                  */

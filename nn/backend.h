@@ -84,7 +84,8 @@ struct step_result {
 };
 
 /* Who is told during a step how far its gradients are. Backward goes from the last layer to the first, tensors lie in the
- * order of the layers: gradients become complete from the end of the arena on. */
+ * order of the layers: gradients become complete from the end of the arena on. A host backend calls during forward, too, when
+ * nothing is complete: whoever is told may have other work to drive between layers. */
 struct gradient_watch {
     void *context;
     /* The gradients from element `offset` on are complete, or will be, on a device, when the work that was put into the
@@ -92,7 +93,7 @@ struct gradient_watch {
      * step(); what it fails with is what the step fails with. */
     enum status (*ready)(void *context, size_t offset);
     /* Falling offsets at which a call is of use. A device is told of no others, since it has to cut its work there; a host
-     * backend calls after each layer. */
+     * backend calls after each layer, forward with the size of the arena. */
     const size_t *cut;
     size_t cuts;
 };

@@ -129,7 +129,8 @@ struct exchanges {
     struct external_library *library; /* computes the means; NULL: schedules do */
     bool emulated;
     struct trace *trace;
-    bool alone; /* one worker on a device, which need not wait to learn that there is nothing to exchange */
+    bool alone;  /* one worker on a device, which need not wait to learn that there is nothing to exchange */
+    bool drives; /* the comm has no thread of its own */
     const struct spec *spec;
     const struct layout *layout;
     char *name;
@@ -145,6 +146,7 @@ struct exchanges {
 
     struct run run[RUNS_MOST]; /* the oldest first */
     size_t runs;
+    bool watched;           /* the newest begins during backward */
     size_t *cut;            /* where each bucket but the last begins */
     bool settled;           /* the oldest of all was waited for before its time, ... */
     size_t settled_bytes;   /* ... and has sent this, uncounted so far */
@@ -321,6 +323,7 @@ enum status exchanges_create(const struct exchange_request *request, struct exch
     exchanges->emulated = request->emulated;
     exchanges->trace = request->trace;
     exchanges->alone = request->device != NULL && comm_size(request->comm) == 1;
+    exchanges->drives = request->library == NULL && !comm_has_thread(request->comm);
     exchanges->spec = request->spec;
     exchanges->layout = request->layout;
     exchanges->made_for = UINT64_MAX;
@@ -537,7 +540,10 @@ static enum status gradients_ready(void *context, size_t offset)
 {
     struct exchanges *exchanges = context;
     const uint64_t before = clock_ns();
-    TRY(start_ready(exchanges, offset, exchanges->buckets - 1));
+    if (exchanges->watched)
+        TRY(start_ready(exchanges, offset, exchanges->buckets - 1));
+    if (exchanges->drives)
+        TRY(comm_drive(exchanges->comm));
     if (exchanges->device != NULL || exchanges->emulated)
         return STATUS_OK;
     const uint64_t ns = clock_ns() - before;
@@ -565,19 +571,20 @@ enum status exchange_can_overlap(const struct spec *spec)
 enum status exchanges_watch(struct exchanges *exchanges, uint64_t step, float *vector, struct gradient_watch *watch)
 {
     *watch = (struct gradient_watch){.cuts = 0};
-    if (exchanges->alone)
-        return STATUS_OK;
-    TRY(open_run(exchanges, step, vector));
-    *watch = (struct gradient_watch){
-        .context = exchanges, .ready = gradients_ready, .cut = exchanges->cut, .cuts = exchanges->buckets - 1};
+    exchanges->watched = vector != NULL && !exchanges->alone;
+    if (exchanges->watched)
+        TRY(open_run(exchanges, step, vector));
+    if (exchanges->watched || (exchanges->runs > 0 && exchanges->drives))
+        *watch = (struct gradient_watch){
+            .context = exchanges, .ready = gradients_ready, .cut = exchanges->cut, .cuts = exchanges->buckets - 1};
     return STATUS_OK;
 }
 
 static enum status start_rest(struct exchanges *exchanges, uint64_t step, float *vector)
 {
-    const bool begun = exchanges->runs > 0 && newest_run(exchanges)->step == step;
-    if (!begun)
+    if (!exchanges->watched)
         TRY(open_run(exchanges, step, vector));
+    exchanges->watched = false;
     if (exchanges->library != NULL)
         return call_library(exchanges, vector);
     TRY(start_ready(exchanges, 0, exchanges->buckets));
@@ -606,6 +613,35 @@ static void close_run(struct exchanges *exchanges)
 {
     exchanges->run[0] = exchanges->run[1];
     exchanges->runs--;
+}
+
+/* The next bucket of the oldest exchange. */
+static enum status exchange_part(void *context, bool waits, struct part *part)
+{
+    struct exchanges *exchanges = context;
+    struct run *run = &exchanges->run[0];
+    *part = (struct part){.count = 0};
+    if (exchanges->runs == 0)
+        return fail(STATUS_INTERNAL, "exchange: none is under way");
+    if (run->waited == exchanges->buckets) {
+        close_run(exchanges);
+        return STATUS_OK;
+    }
+    const uint64_t before = clock_ns();
+    struct line *line = &run->lines[run->waited];
+    const enum status done = run->waited == run->started ? STATUS_AGAIN : collective_test(line->collective);
+    if (done < 0 || (done == STATUS_AGAIN && !waits))
+        return done;
+    TRY(wait_line(exchanges, line));
+    *part =
+        (struct part){.offset = exchanges->bucket[run->waited].offset, .count = exchanges->bucket[run->waited].count};
+    run->waited++;
+    if (waits) {
+        const uint64_t now = clock_ns();
+        exchanges->tally.blocked_ns += now - before;
+        trace_add(exchanges->trace, "wait", TRACE_STEPS, run->step, before, now);
+    }
+    return STATUS_OK;
 }
 
 static enum status wait_lines(struct exchanges *exchanges)
@@ -722,7 +758,9 @@ static enum status exchange_wait(void *context)
 
 struct exchanger exchanges_exchanger(struct exchanges *exchanges)
 {
-    return (struct exchanger){.context = exchanges, .start = exchange_start, .wait = exchange_wait};
+    const bool whole = exchanges->library != NULL || exchanges->device != NULL;
+    return (struct exchanger){
+        .context = exchanges, .start = exchange_start, .wait = exchange_wait, .part = whole ? NULL : exchange_part};
 }
 
 bool exchanges_under_way(const struct exchanges *exchanges)

@@ -73,11 +73,13 @@ struct exchanger exchanges_exchanger(struct exchanges *exchanges);
  * exchanged, or by a library, which computes in its caller's thread, or in the device's compute queue. */
 enum status exchange_can_overlap(const struct spec *spec) MUST_CHECK;
 
-/* Where it can: the exchange of `step`, whose vector a backend is about to fill from its end on. watch->ready is NULL where
- * one worker on a device has nothing to exchange. What the watch is told
+/* Where it can: the exchange of `step`, whose vector a backend is about to fill from its end on. What the watch is told
  * starts every bucket that is complete, always in the order of bucket_cut(), but for the last; the exchanger's start()
  * then starts those that are left. One exchange of an earlier step may still be under way: wait() waits for the older. The
- * bits are those of an exchange that is started after backward. */
+ * bits are those of an exchange that is started after backward.
+ *
+ * Where the comm has no thread each call drives whatever is under way (comm_drive()). vector NULL: nothing else.
+ * watch->ready is NULL where there is nothing to do. */
 enum status exchanges_watch(struct exchanges *exchanges, uint64_t step, float *vector,
                             struct gradient_watch *watch) MUST_CHECK;
 

@@ -208,17 +208,31 @@ static float lars_rate(const struct run *run, const struct coefficients *with, d
     return (float)(w > 0 && g > 0 ? rate * (LARS_TRUST * w / (g + (double)run->decay * w)) : rate);
 }
 
-static bool step_on_host(struct optimizer *optimizer, double rate, const float *gradient, float *parameters)
+/* What a run and [offset, offset + count) share. */
+static struct run intersect(const struct run *run, size_t offset, size_t count)
+{
+    const size_t begin = run->offset > offset ? run->offset : offset;
+    const size_t end = run->offset + run->count < offset + count ? run->offset + run->count : offset + count;
+    struct run both = *run;
+    both.offset = begin;
+    both.count = end > begin ? end - begin : 0;
+    return both;
+}
+
+/* The elements from `offset` on. */
+static bool step_on_host(struct optimizer *optimizer, double rate, float scale, size_t offset, size_t count,
+                         const float *gradient, float *parameters)
 {
     float check = 0;
-    struct coefficients with = {.scale = clip_scale(optimizer, gradient),
-                                .momentum = (float)optimizer->settings.momentum};
+    struct coefficients with = {.scale = scale, .momentum = (float)optimizer->settings.momentum};
     for (size_t k = 0; k < optimizer->runs; k++) {
-        const struct run *run = &optimizer->run[k];
-        with.decay = run->decay;
-        with.rate = run->adapts ? lars_rate(run, &with, rate, gradient, parameters) : (float)rate;
-        check += update(optimizer->settings.rule, &with, run->count, gradient + run->offset,
-                        optimizer->velocity + run->offset, parameters + run->offset);
+        const struct run run = intersect(&optimizer->run[k], offset, count);
+        if (run.count == 0)
+            continue;
+        with.decay = run.decay;
+        with.rate = run.adapts ? lars_rate(&run, &with, rate, gradient, parameters) : (float)rate;
+        check += update(optimizer->settings.rule, &with, run.count, gradient + run.offset,
+                        optimizer->velocity + run.offset, parameters + run.offset);
     }
     return check == 0; /* false for nan */
 }
@@ -237,7 +251,23 @@ enum status optimizer_step(struct optimizer *optimizer, double rate, const float
                                       .trust = settings->rule == UPDATE_LARS ? LARS_TRUST : 0};
         return optimizer->on.ops->update(optimizer->on.backend, &update, gradient, optimizer->velocity, parameters);
     }
-    if (!step_on_host(optimizer, rate, gradient, parameters))
+    if (!step_on_host(optimizer, rate, clip_scale(optimizer, gradient), 0, optimizer->bytes / sizeof(float), gradient,
+                      parameters))
+        optimizer->finite = *finite = false;
+    return STATUS_OK;
+}
+
+bool optimizer_takes_parts(const struct optimizer *optimizer)
+{
+    return optimizer->on.device == NULL && optimizer->settings.clip == 0;
+}
+
+enum status optimizer_step_part(struct optimizer *optimizer, double rate, size_t offset, size_t count,
+                                const float *gradient, float *parameters, bool *finite)
+{
+    if (!optimizer_takes_parts(optimizer))
+        return fail(STATUS_INTERNAL, "optimizer: an update by parts, where it needs the whole gradient");
+    if (!step_on_host(optimizer, rate, 1, offset, count, gradient, parameters))
         optimizer->finite = *finite = false;
     return STATUS_OK;
 }

@@ -59,6 +59,11 @@ float *optimizer_velocity(struct optimizer *optimizer);
  * *finite stays as it is: optimizer_finite(), and the results of later steps, tell. */
 enum status optimizer_step(struct optimizer *optimizer, double rate, const float *gradient, float *parameters,
                            bool *finite) MUST_CHECK;
+/* The same by slices of whole tensors, each once a step, in any order: the same bits. Only where optimizer_takes_parts():
+ * in host memory, and without clip, which needs the whole gradient first; else STATUS_INTERNAL. */
+bool optimizer_takes_parts(const struct optimizer *optimizer);
+enum status optimizer_step_part(struct optimizer *optimizer, double rate, size_t offset, size_t count,
+                                const float *gradient, float *parameters, bool *finite) MUST_CHECK;
 /* *finite turns false when a gradient of any step so far was not finite. Waits for steps that were only put. */
 enum status optimizer_finite(struct optimizer *optimizer, bool *finite) MUST_CHECK;
 

@@ -75,9 +75,51 @@ static bool watches(const struct trainer *trainer, const struct step_plan *plan)
            plan->exchange.start == START_AFTER_BACKWARD;
 }
 
-static enum status put(struct trainer *trainer, const struct step_plan *plan, uint64_t step, float *gradient)
+/* Between layers: buckets begin, and what is done is used. */
+struct between {
+    struct trainer *trainer;
+    struct gradient_watch exchanges;
+    uint64_t step;
+    bool applies; /* parts of this step's exchange */
+    bool *finite;
+};
+
+static enum status between_layers(void *context, size_t offset)
+{
+    struct between *between = context;
+    struct trainer *trainer = between->trainer;
+    TRY(between->exchanges.ready(between->exchanges.context, offset));
+    if (!between->applies)
+        return STATUS_OK;
+    const struct exchanger exchanger = exchanges_exchanger(trainer->exchanges);
+    const uint64_t before = clock_ns();
+    TRY(trainer->method->during(&trainer->replica, &exchanger, between->step, between->finite));
+    trainer->applied_ns += clock_ns() - before;
+    return STATUS_OK;
+}
+
+/* Of this step's exchange, or of one that is under way. */
+static enum status watch_exchange(struct between *between, const struct step_plan *plan, float *gradient,
+                                  struct gradient_watch *watch)
+{
+    struct trainer *trainer = between->trainer;
+    const bool begins = watches(trainer, plan);
+    TRY(exchanges_watch(trainer->exchanges, between->step, begins ? gradient : NULL, watch));
+    between->applies = begins && plan->updates && trainer->method->during != NULL && trainer->place.device == NULL &&
+                       replica_updates_parts(&trainer->replica);
+    if (watch->ready == NULL || !between->applies)
+        return STATUS_OK;
+    between->exchanges = *watch;
+    watch->context = between;
+    watch->ready = between_layers;
+    return STATUS_OK;
+}
+
+static enum status put(struct trainer *trainer, const struct step_plan *plan, uint64_t step, float *gradient,
+                       bool *finite)
 {
     struct gradient_watch watch = {.ready = NULL};
+    struct between between = {.trainer = trainer, .step = step, .finite = finite};
     const struct train_request *request = trainer->request;
     const struct batch nothing = {.count = request->batch};
     const struct batch *batch = &nothing;
@@ -87,8 +129,8 @@ static enum status put(struct trainer *trainer, const struct step_plan *plan, ui
     trainer->put_ns = clock_ns();
     trainer->wait_s += (double)(trainer->put_ns - before) * 1e-9;
     trace_add(trainer->trace, "images", TRACE_STEPS, step, before, trainer->put_ns);
-    if (watches(trainer, plan))
-        TRY(exchanges_watch(trainer->exchanges, step, gradient, &watch));
+    trainer->applied_ns = 0;
+    TRY(watch_exchange(&between, plan, gradient, &watch));
     TRY(request->backend->step(trainer->backend, trainer->replica.parameters, trainer->state, batch, gradient,
                                watch.ready != NULL ? &watch : NULL));
     trainer->row[step % 2].images = (double)batch->count;
@@ -150,7 +192,7 @@ static enum status take_times(struct trainer *trainer, uint64_t step)
     row->step_s = (double)(now - trainer->mark_ns) * 1e-9;
     row->comm_s = (double)tally.flight_ns * 1e-9;
     row->exposed_s = (double)tally.blocked_ns * 1e-9;
-    row->compute_s -= (double)tally.inside_ns * 1e-9;
+    row->compute_s -= (double)(tally.inside_ns + trainer->applied_ns) * 1e-9;
     row->bytes = (double)tally.bytes;
     row->epoch = (double)data_order_place(&trainer->order, step).epoch;
     row->rate = learning_rate_at(&trainer->rate, step);
@@ -208,7 +250,7 @@ static void compute_impaired(const struct trainer *trainer)
     if (trainer->request->inject != NULL && trainer->collected > 0)
         inject_compute(trainer->request->inject, job_rank(trainer->request->job),
                        trainer->row[(trainer->collected - 1) % 2].compute_s -
-                           (double)exchanges_inside_ns(trainer->exchanges) * 1e-9);
+                           (double)(exchanges_inside_ns(trainer->exchanges) + trainer->applied_ns) * 1e-9);
 }
 
 enum status trainer_step(struct trainer *trainer, bool settle)
@@ -222,7 +264,7 @@ enum status trainer_step(struct trainer *trainer, bool settle)
     bool finite = true;
     TRY(plan_step(trainer, step, &plan));
     begin_impaired(trainer, step);
-    TRY(put(trainer, &plan, step, gradient));
+    TRY(put(trainer, &plan, step, gradient, &finite));
     if (waits)
         TRY(collect(trainer, step + 1, &finite, &applied));
     compute_impaired(trainer);

@@ -23,6 +23,12 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Who drives exchanges while a worker computes. */
+static const char *progress_name(const struct comm *comm)
+{
+    return comm_has_thread(comm) ? "thread" : "between-layers";
+}
+
 /* Steps of a mean loss: the first and the last ones do not overlap. */
 static size_t loss_steps(size_t count)
 {
@@ -309,6 +315,7 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
         (json_object_set_new(object, "seed", json_integer((json_int_t)request->seed)) != 0 ||
          json_object_set_new(object, "mode", json_string(mode)) != 0 ||
          json_object_set_new(object, "overlap", json_string(trainer->overlaps ? "bucket" : "none")) != 0 ||
+         json_object_set_new(object, "progress", json_string(progress_name(request->comm))) != 0 ||
          json_object_set_new(object, "precision", json_string(precision_name(request->precision))) != 0 ||
          json_object_set_new(object, "loss_scale", json_number(loss_scale)) != 0 ||
          json_object_set_new(object, "learning_rate", rate_json(&trainer->rate)) != 0 ||

@@ -39,6 +39,7 @@ struct trainer {
     struct worker_sums sums; /* of batch norms */
     struct trace *trace;     /* NULL: none */
     uint64_t put_ns;         /* the latest step was given to the backend */
+    uint64_t applied_ns;     /* of its time in the backend: updates between layers */
     struct metrics *metrics;
     const struct method *method;
     struct place place;            /* where arenas lie */

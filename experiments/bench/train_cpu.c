@@ -157,7 +157,7 @@ static void run(const struct model *model, int batch, int threads, int steps, st
     need(net_to_native(net, parameters, native));
     for (int step = -1; step < steps; step++) { /* the first is not counted */
         double peak = run_peak(threads), start = clock_seconds();
-        need(net_train(net, native, state, image));
+        need(net_train(net, native, state, image, NULL));
         fill(net_last_gradient(net), (size_t)batch * (size_t)model->classes);
         need(net_backward(net, native, gradients, NULL));
         if (step >= 0)

@@ -125,7 +125,7 @@ static enum status cpu_step(struct backend *backend, const float *parameters, fl
                                        .count = count,
                                        .classes = (size_t)backend->model->classes,
                                        .smoothing = backend->label_smoothing};
-    TRY(net_train(backend->net, parameters, state, batch->canonical));
+    TRY(net_train(backend->net, parameters, state, batch->canonical, watch));
     TRY(cross_entropy(&loss, &loss_sum, &result->correct, NULL, net_last_gradient(backend->net)));
     double between = clock_seconds();
     TRY(net_backward(backend->net, parameters, gradients, watch));

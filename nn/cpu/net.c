@@ -539,7 +539,8 @@ static enum status forward_node(struct net *net, int k, const float *parameters,
     return STATUS_OK;
 }
 
-static enum status forward(struct net *net, const float *parameters, float *state, const float *images, bool training)
+static enum status forward(struct net *net, const float *parameters, float *state, const float *images, bool training,
+                           const struct gradient_watch *watch)
 {
     struct value *input = &net->plan->value[0];
     if (net->plan->plain_images)
@@ -550,18 +551,21 @@ static enum status forward(struct net *net, const float *parameters, float *stat
         double start = clock_seconds();
         TRY(forward_node(net, k, parameters, state, training));
         net->forward_seconds[net->plan->node[k].layer] = clock_seconds() - start;
+        if (watch != NULL)
+            TRY(watch->ready(watch->context, net->model->parameters));
     }
     return STATUS_OK;
 }
 
-enum status net_train(struct net *net, const float *parameters, float *state, const float *images)
+enum status net_train(struct net *net, const float *parameters, float *state, const float *images,
+                      const struct gradient_watch *watch)
 {
-    return forward(net, parameters, state, images, true);
+    return forward(net, parameters, state, images, true, watch);
 }
 
 enum status net_evaluate(struct net *net, const float *parameters, const float *state, const float *images)
 {
-    return forward(net, parameters, (float *)(size_t)state, images, false);
+    return forward(net, parameters, (float *)(size_t)state, images, false, NULL);
 }
 
 /* ---- backward ---- */

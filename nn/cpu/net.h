@@ -30,7 +30,8 @@ enum status net_to_native(struct net *net, const float *canonical, float *native
 enum status net_to_canonical(struct net *net, const float *native, float *canonical) MUST_CHECK;
 
 /* images (batch, C, S, S) must stay in place until backward is done. `state` is updated. */
-enum status net_train(struct net *net, const float *parameters, float *state, const float *images) MUST_CHECK;
+enum status net_train(struct net *net, const float *parameters, float *state, const float *images,
+                      const struct gradient_watch *watch) MUST_CHECK;
 enum status net_evaluate(struct net *net, const float *parameters, const float *state, const float *images) MUST_CHECK;
 /* After net_train(), with net_last_gradient() filled in: every element of `gradients` is written. watch: NULL, or told after
  * each layer. */

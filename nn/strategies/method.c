@@ -12,6 +12,18 @@ enum status replica_update(struct replica *replica, const float *gradient, uint6
                           finite);
 }
 
+bool replica_updates_parts(const struct replica *replica)
+{
+    return replica->optimizer != NULL && optimizer_takes_parts(replica->optimizer);
+}
+
+enum status replica_update_part(struct replica *replica, const float *gradient, const struct part *part, uint64_t step,
+                                bool *finite)
+{
+    return optimizer_step_part(replica->optimizer, learning_rate_at(replica->rate, step), part->offset, part->count,
+                               gradient, replica->parameters, finite);
+}
+
 enum status replica_finite(struct replica *replica, bool *finite)
 {
     return replica->optimizer != NULL ? optimizer_finite(replica->optimizer, finite) : STATUS_OK;

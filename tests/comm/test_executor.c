@@ -463,6 +463,45 @@ Test(executor, several_in_flight)
     shape_destroy(shape);
 }
 
+/* Whoever computes and drives now and then gets through; a call without anything to do changes nothing. */
+Test(executor, driven_now_and_then)
+{
+    enum { P = 3 };
+    struct crank crank;
+    struct shape *shape = flat_shape("ring", P);
+    struct collective *c[P];
+    static float data[P][5000];
+    int calls = 0;
+    crank_open(&crank, P, LOOPBACK_SHUFFLED, 1024, 2);
+    for (int r = 0; r < P; r++) {
+        for (size_t i = 0; i < 5000; i++)
+            data[r][i] = (float)value(r, i);
+        make(&crank, r, shape, "ring", 5000, DTYPE_F32, &c[r]);
+        EXPECT_OK(comm_drive(crank.comm[r]));
+        cr_expect_not(comm_has_thread(crank.comm[r]));
+    }
+    for (int r = 0; r < P; r++)
+        EXPECT_OK(collective_start(c[r], data[r], data[r]));
+    for (bool done = false; !done && calls < 10000; calls++) {
+        EXPECT_OK(comm_drive(crank.comm[calls % P]));
+        done = true;
+        for (int r = 0; r < P; r++) {
+            struct collective_traffic traffic;
+            collective_traffic(c[r], &traffic);
+            done = done && traffic.finished_ns != 0;
+        }
+    }
+    cr_expect_lt(calls, 10000, "nothing but comm_drive() was needed");
+    EXPECT_OK(crank_run(c, P));
+    for (int r = 0; r < P; r++) {
+        for (size_t i = 0; i < 5000; i++)
+            cr_assert_eq(data[r][i], (float)reduced(REDUCE_SUM, P, i));
+        collective_destroy(c[r]);
+    }
+    crank_close(&crank);
+    shape_destroy(shape);
+}
+
 /* Planes that would take too much: the vector goes through the schedule in slices, twice, with all that it should send. */
 static void run_sliced(const char *spec, int workers, enum loopback_mode mode, size_t count)
 {

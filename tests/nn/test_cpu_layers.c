@@ -142,7 +142,7 @@ static void run_layer(FILE *file, const struct layer_case *c, int threads)
     bool image_gradient = c->channels != 3;
     OK(net_create(&(struct net_request){model, c->batch, threads, image_gradient, NULL}, &net));
     OK(net_to_native(net, canonical, native));
-    OK(net_train(net, native, state, images));
+    OK(net_train(net, native, state, images, NULL));
     net_read_output(net, result);
     compare(file, "output", c, threads, result);
 

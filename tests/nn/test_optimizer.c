@@ -194,6 +194,56 @@ Test(rules, are_their_formulas)
     }
 }
 
+/* By tensors from the end, or several at once: not a bit differs; and what is not finite is noticed in its part. */
+Test(rules, parts_are_the_whole)
+{
+    static const enum update_rule rules[] = {UPDATE_SGD, UPDATE_NESTEROV, UPDATE_LARS};
+    static const size_t cuts[][4] = {{ALL, FIRST + MIDDLE, FIRST, 0}, {ALL, FIRST, 0, 0}, {ALL, 0, 0, 0}};
+    for (size_t k = 0; k < 9; k++) {
+        const struct optimizer_settings by = {
+            .rule = rules[k % 3], .momentum = 0.9, .weight_decay = 0.01, .bias_decay = 0.02};
+        struct optimizer *whole = NULL, *parts = NULL;
+        float w[ALL], by_parts[ALL], g[ALL];
+        bool finite = true;
+        EXPECT_OK(optimizer_create(&model, &by, NULL, &whole));
+        EXPECT_OK(optimizer_create(&model, &by, NULL, &parts));
+        cr_assert(whole != NULL && parts != NULL);
+        cr_assert(optimizer_takes_parts(parts));
+        make(w, 0.5);
+        memcpy(by_parts, w, sizeof w);
+        for (int step = 0; step < 4; step++) {
+            const size_t *cut = cuts[k / 3];
+            make(g, step);
+            cr_expect(finite_step(whole, 0.1, g, w));
+            for (; cut[0] > 0; cut++)
+                EXPECT_OK(optimizer_step_part(parts, 0.1, cut[1], cut[0] - cut[1], g, by_parts, &finite));
+            cr_expect(finite);
+            cr_expect_arr_eq(w, by_parts, sizeof w, "%s, step %d", update_rule_name(by.rule), step);
+        }
+        g[FIRST + 1] = NAN;
+        EXPECT_OK(optimizer_step_part(parts, 0.1, FIRST + MIDDLE, LAST, g, by_parts, &finite));
+        cr_expect(finite);
+        EXPECT_OK(optimizer_step_part(parts, 0.1, FIRST, MIDDLE, g, by_parts, &finite));
+        cr_expect_not(finite);
+        optimizer_destroy(whole);
+        optimizer_destroy(parts);
+    }
+}
+
+/* The norm of the whole gradient comes first. */
+Test(rules, clipping_takes_no_parts)
+{
+    const struct optimizer_settings by = {.momentum = 0.9, .clip = 1};
+    struct optimizer *optimizer = NULL;
+    float w[ALL] = {0}, g[ALL] = {0};
+    bool finite = true;
+    EXPECT_OK(optimizer_create(&model, &by, NULL, &optimizer));
+    cr_assert_not_null(optimizer);
+    cr_expect_not(optimizer_takes_parts(optimizer));
+    EXPECT_FAIL(STATUS_INTERNAL, "by parts", optimizer_step_part(optimizer, 0.1, 0, FIRST, g, w, &finite));
+    optimizer_destroy(optimizer);
+}
+
 Test(rules, lars_of_nothing_is_plain)
 {
     const struct optimizer_settings by = {.rule = UPDATE_LARS, .momentum = 0.9, .weight_decay = 0.01};
