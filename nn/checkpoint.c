@@ -288,12 +288,13 @@ static enum status parse_header(struct checkpoint *checkpoint, const char *text,
     return STATUS_OK;
 }
 
-static enum status check_length(const struct checkpoint *checkpoint, uint64_t wanted)
+/* All of it, or when only the header is known at least that. */
+static enum status check_length(const struct checkpoint *checkpoint, uint64_t wanted, bool all)
 {
     struct stat about;
     if (fstat(checkpoint->fd, &about) != 0)
         return fail(STATUS_IO, "read %s: %s", checkpoint->path, strerror(errno));
-    if ((uint64_t)about.st_size == wanted)
+    if ((uint64_t)about.st_size == wanted || (!all && (uint64_t)about.st_size > wanted))
         return STATUS_OK;
     return fail(STATUS_FORMAT, "checkpoint %s: it has %llu bytes instead of %llu: it was %s", checkpoint->path,
                 (unsigned long long)about.st_size, (unsigned long long)wanted,
@@ -308,6 +309,7 @@ static enum status read_header(struct checkpoint *checkpoint)
     enum status status = STATUS_OK;
     TRY(read_first_line(checkpoint, &bytes, &crc));
     uint64_t end = LINE_BYTES + bytes;
+    TRY(check_length(checkpoint, end, false));
     TRY(memory_zeroed(&text, bytes + 1, 1));
     TRY_TO(done, read_at(checkpoint, LINE_BYTES, text, bytes));
     if (checksum(0, text, bytes) != crc) {
@@ -316,7 +318,7 @@ static enum status read_header(struct checkpoint *checkpoint)
     }
     TRY_TO(done, parse_header(checkpoint, text, bytes));
     TRY_TO(done, read_sections(checkpoint, &end));
-    TRY_TO(done, check_length(checkpoint, end));
+    TRY_TO(done, check_length(checkpoint, end, true));
     checkpoint->identity = (struct checkpoint_identity){.bytes = end, .crc32 = crc};
 done:
     free(text);

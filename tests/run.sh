@@ -11,7 +11,8 @@
 #   hosts          jobs over several hosts made of this machine, where root may make network namespaces
 #   slurm          a Slurm of one node, where it is installed, and jobs under its srun
 #   add-algorithm  a copy of the tree gets one algorithm more: one file, one line
-#   asan           suites of base, algos, comm and the CUDA kernels under AddressSanitizer, LeakSanitizer and UBSan
+#   asan           suites of base, algos, comm, the CUDA kernels and all that reads files or the network, also mutated, under
+#                  AddressSanitizer, LeakSanitizer and UBSan
 #   tsan           the multi-threaded programs (tests/*/plain_*.c) under ThreadSanitizer
 #
 #   tests/run.sh [--quick] [--jobs=N] [NAME...]
@@ -120,10 +121,12 @@ sanitized() {
 }
 
 step_asan() {
-    local targets
-    mapfile -t targets < <(programs test_ base algos comm && echo nn_kernels_tests)
+    local targets readers=(formats images checkpoint loader data)
+    mapfile -t targets < <(programs test_ base algos comm && printf '%s\n' nn_kernels_tests "${readers[@]/#/nn_test_}" &&
+        basename -s .c tests/fuzz_*.c)
     LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0 \
-        sanitized asan asan '^(base|algos|comm)\.test_|^nn\.cuda\.test_(kernels|shim)' "${targets[@]}"
+        sanitized asan asan "^(base|algos|comm)\.test_|^nn\.cuda\.test_(kernels|shim)|^nn\.test_($(IFS='|' && echo "${readers[*]}"))\$|\.fuzz_" \
+        "${targets[@]}"
 }
 
 step_tsan() {

@@ -25,6 +25,7 @@ enum {
     EOI = 0xd9
 };
 #define MOST_PIXELS ((uint64_t)1 << 28)
+#define MOST_PIXELS_OF_BYTE 512 /* Huffman's codes have a bit or more for each block of 8 x 8 pixels */
 #define MOST_COEFFICIENT_BYTES ((uint64_t)1 << 30)
 #define TEXT(x) #x
 #define TEXT_OF(x) TEXT(x)
@@ -114,8 +115,11 @@ const char *jpeg_version(void)
 #endif
 }
 
+/* The library's part, as if nothing had been read yet. It is made anew for each file: an old one remembers the tables of
+ * files before, and with these decodes one that lacks its own, but not on a worker that has read other files before. */
 static enum status create(struct jpeg *jpeg)
 {
+    jpeg_destroy_decompress(&jpeg->library);
     jpeg->library.err = jpeg_std_error(&jpeg->errors);
     jpeg->errors.error_exit = on_error;
     jpeg->errors.emit_message = on_message;
@@ -169,13 +173,16 @@ static enum status check_end(const struct jpeg *jpeg)
     return fail(STATUS_FORMAT, "JPEG: the file is cut short");
 }
 
-static enum status check_size(const struct jpeg *jpeg)
+static enum status check_size(const struct jpeg *jpeg, size_t length)
 {
     const struct jpeg_decompress_struct *library = &jpeg->library;
     const uint64_t pixels = (uint64_t)library->image_width * library->image_height;
     if (pixels > MOST_PIXELS)
         return fail(STATUS_FORMAT, "JPEG: %u x %u pixels, at most 2^28 are taken", library->image_width,
                     library->image_height);
+    if (!library->arith_code && pixels / MOST_PIXELS_OF_BYTE > length)
+        return fail(STATUS_FORMAT, "JPEG: cut short, or its header is wrong: %u x %u pixels in %zu bytes",
+                    library->image_width, library->image_height, length);
     if (jpeg_has_multiple_scans((j_decompress_ptr)(uintptr_t)library) &&
         pixels * (uint64_t)library->num_components * sizeof(JCOEF) > MOST_COEFFICIENT_BYTES)
         return fail(STATUS_FORMAT, "JPEG: progressive, of %u x %u pixels: its coefficients need more than 1 GiB",
@@ -203,13 +210,13 @@ static enum status check_colours(struct jpeg *jpeg)
 
 static enum status read_header(struct jpeg *jpeg, const uint8_t *bytes, size_t length)
 {
+    TRY(create(jpeg));
     if (setjmp(jpeg->escape) != 0)
         return jpeg->failure;
-    jpeg_abort_decompress(&jpeg->library);
     jpeg_mem_src(&jpeg->library, bytes, length);
     (void)jpeg_read_header(&jpeg->library, TRUE);
     TRY(check_end(jpeg));
-    TRY(check_size(jpeg));
+    TRY(check_size(jpeg, length));
     return check_colours(jpeg);
 }
 

@@ -11,6 +11,7 @@
 #include "nn/data/tar_index.h"
 
 #define NAMES "classes.txt"
+#define LARGEST_IMAGE ((uint64_t)1 << 30)
 
 struct shard {
     char *path;
@@ -170,6 +171,9 @@ static enum status tar_encoded(const struct data_set *set, enum part part, size_
 {
     const struct tar_sample *sample = NULL;
     const struct shard *shard = find(set->state, part, index, &sample);
+    if (sample->length > LARGEST_IMAGE)
+        return fail(STATUS_FORMAT, "data %s: byte %llu: no image but %llu bytes: at most 1 GiB are taken", shard->path,
+                    (unsigned long long)sample->offset, (unsigned long long)sample->length);
     TRY(bytes_reserve(bytes, (size_t)sample->length));
     return file_pread(shard->fd, shard->path, sample->offset, bytes->data, bytes->length);
 }

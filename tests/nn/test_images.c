@@ -423,12 +423,20 @@ Test(bad, huge_images_are_refused_or_end_where_their_data_end)
     set_size(bytes, length, 65500, 65500);
     expect_bad(jpeg, bytes, length, "2^28");
     set_size(bytes, length, 65500, 4000);
+    expect_bad(jpeg, bytes, length, "65500 x 4000 pixels in ");
+    set_size(bytes, length, 640, 640);
     expect_bad(jpeg, bytes, length, "JPEG");
     free(bytes);
+    /* What the decoder would keep of a progressive image is refused even where the file is long enough. */
     picture.progressive = true;
     bytes = picture_jpeg(&picture, &length);
-    set_size(bytes, length, 65500, 4000);
-    expect_bad(jpeg, bytes, length, "coefficients");
+    const size_t long_enough = 600000;
+    bytes = realloc(bytes, long_enough);
+    cr_assert_not_null(bytes);
+    memset(bytes + length, 0, long_enough - length - 2);
+    memcpy(bytes + long_enough - 2, "\xff\xd9", 2);
+    set_size(bytes, long_enough, 65500, 4000);
+    expect_bad(jpeg, bytes, long_enough, "coefficients");
     free(bytes);
     jpeg_close(jpeg);
 }
