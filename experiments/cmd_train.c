@@ -42,6 +42,11 @@ static const struct option options_table[] = {
      .default_text = "global",
      .choices = "global|fixed|label",
      .help = "who trains on what: all shuffled each epoch, a fixed share a worker (ChainerMN), shares sorted by label"},
+    {.key = "last",
+     .type = OPTION_CHOICE,
+     .default_text = "drop",
+     .choices = "drop|keep",
+     .help = "images that do not fill the last batches of an epoch: left out of it, or trained on in smaller batches"},
     {.key = "loaders",
      .type = OPTION_INT,
      .unit = "threads",
@@ -117,7 +122,7 @@ static const struct option options_table[] = {
      .default_text = "0",
      .min = 0,
      .max = 1e12,
-     .help = "the learning rate rises linearly over these"},
+     .help = "the learning rate rises linearly over these, as many after --change-workers"},
     {.key = "warmup-epochs", .type = OPTION_REAL, .min = 0, .max = 1e6, .help = "instead of --warmup-steps"},
     {.key = "warmup-lr",
      .type = OPTION_REAL,
@@ -498,6 +503,10 @@ static void say_data(const struct train_start *start)
            facts.path, data_train_count(start->data), data_test_count(start->data), data_classes(start->data),
            facts.augment, data_shard_name(request->shard), request->loaders, request->loaders == 1 ? "" : "s",
            facts.notes[0] != '\0' ? "; " : "", facts.notes);
+    if (start->rest > 0 && request->keep_last)
+        printf("the last batch of an epoch has %zu images on all workers together\n", start->rest);
+    else if (start->rest > 0)
+        printf("each epoch leaves out %zu images: --last=keep trains on them, too\n", start->rest);
 }
 
 static void say_setup(const struct worker *worker)
@@ -718,6 +727,7 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .data = option_text(options, "data"),
         .augment = augment_of(options),
         .shard = shard_of(options),
+        .keep_last = strcmp(option_text(options, "last"), "keep") == 0,
         .loaders = loaders_of(options, worker),
         .image_size = (int)option_int(options, "image-size"),
         .batch = (int)option_int(options, "batch"),

@@ -75,7 +75,7 @@ struct backend_request {
 
 /* One training step's result on this worker. */
 struct step_result {
-    double loss;                  /* mean cross-entropy over the batch; may be NaN or infinite */
+    double loss;                  /* mean cross-entropy over the batch; may be NaN or infinite; 0 of no images */
     size_t correct;               /* images whose largest logit is their label                 */
     double forward_s, backward_s; /* seconds of the two phases: wall time, of a device by its events */
     /* Of a device: every gradient that the updates put before this step have read was finite, whatever this step's own
@@ -135,7 +135,8 @@ struct moved {
 /* Functions that are NULL are not offered. All of them may fail with what the device tells, also of work put before. */
 struct backend_ops {
     const char *name;
-    bool stored; /* takes stored images (struct batch): resizes, normalises and flips them itself */
+    bool stored;  /* takes stored images (struct batch): resizes, normalises and flips them itself */
+    bool partial; /* steps with fewer images than the request's, and with a divisor, see step() */
 
     enum status (*open)(const struct backend_request *request, struct backend **backend);
     void (*close)(struct backend *backend); /* accepts NULL; a device has done its work on return */
@@ -146,9 +147,11 @@ struct backend_ops {
     enum status (*to_native)(struct backend *backend, const float *canonical, float *native);
     enum status (*to_canonical)(struct backend *backend, const float *native, float *canonical);
 
-    /* Forward and backward of one batch; batch->count is that of the request. gradients are overwritten with the gradient
-     * of the MEAN loss over this worker's batch (f32, without the loss scale). state is updated with momentum 0.1,
-     * variance by n/(n-1) (a channel with one value keeps the biased variance). replay reads nothing of the batch.
+    /* Forward and backward of one batch; batch->count is that of the request, where `partial` 0 to that. gradients are
+     * overwritten with the gradient of the MEAN loss over this worker's batch, or of what batch->divisor says (f32, without
+     * the loss scale); without images with zeros. state is updated with momentum 0.1, variance by n/(n-1) (a channel with
+     * one value keeps the biased variance; without images it stays). replay reads nothing of the batch. With sums of
+     * batch norms all workers have the same divisor, or each its count; together they have an image at least.
      *
      * parameters are read anew in each step and evaluation, as they are by then in the compute queue: not only update()
      * writes them (gossip mixes them).

@@ -23,7 +23,10 @@ struct stored_images {
 /* In host memory, of a backend with a device: pinned. */
 struct batch {
     int count;
-    const float *canonical;             /* (count, 3, S, S), normalised; or NULL, and */
+    double divisor;         /* training: the gradient is that of the sum of the images' losses, divided by this;
+                                           0: by count, the gradient of their mean. Where workers have unlike counts: a step's
+                                           images / workers, so that the mean over the workers is that over the images */
+    const float *canonical; /* (count, 3, S, S), normalised; or NULL, and */
     const struct stored_images *stored; /* where the backend takes them               */
     const int32_t *labels;              /* (count)                                    */
 };

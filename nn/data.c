@@ -484,8 +484,10 @@ enum status data_train_batch(const struct data *data, const struct data_order *o
                              float *images, int32_t *labels)
 {
     struct desk desk;
+    const struct data_place place = data_order_place(order, step);
+    const int count = data_order_images(order, place.epoch, place.batch, rank);
     enum status status = open_desk(data, &desk);
-    for (int i = 0; status >= 0 && i < order->batch; i++) {
+    for (int i = 0; status >= 0 && i < count; i++) {
         struct data_image to = {.bytes = desk.bytes, .box = &desk.box, .label = labels + i};
         status = data_train_image(data, desk.scratch, order, step, rank, i, &to);
         if (status >= 0)

@@ -211,11 +211,12 @@ static bool add_share(json_t *object, const char *key, double value)
 static json_t *row_json(const struct metrics *metrics, size_t step)
 {
     const struct step_row *row = &metrics->row[step];
-    json_t *object = json_pack(
-        "{sI sI so so so so so so so}", "step", (json_int_t)step, "epoch", (json_int_t)row->epoch, "loss",
-        json_number(row->loss), "lr", json_number(row->rate), "images_per_s", json_number(row->images / row->step_s),
-        "step_ms", json_number(row->step_s * 1e3), "compute_ms", json_number(row->compute_s * 1e3), "comm_ms",
-        json_number(row->comm_s * 1e3), "exposed_ms", json_number(row->exposed_s * 1e3));
+    json_t *object =
+        json_pack("{sI sI so so sI so so so so so}", "step", (json_int_t)step, "epoch", (json_int_t)row->epoch, "loss",
+                  json_number(row->loss), "lr", json_number(row->rate), "images", (json_int_t)row->images,
+                  "images_per_s", json_number(row->images / row->step_s), "step_ms", json_number(row->step_s * 1e3),
+                  "compute_ms", json_number(row->compute_s * 1e3), "comm_ms", json_number(row->comm_s * 1e3),
+                  "exposed_ms", json_number(row->exposed_s * 1e3));
     const struct shares *shares = &row->shares;
     if (object != NULL &&
         (!add_share(object, "top1", shares->top1) || !add_share(object, "top5", shares->top5) ||

@@ -152,6 +152,7 @@ static json_t *settings_of(const struct trainer *trainer)
     add_hash(settings, "data", facts.hash);
     add_word(settings, "augment", facts.augment);
     add_word(settings, "shard", data_shard_name(request->shard));
+    add_word(settings, "last", request->keep_last ? "keep" : "drop");
     add_number(settings, "batch", request->batch);
     add_number(settings, "seed", (double)request->seed);
     add_word(settings, "bn",

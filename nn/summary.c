@@ -52,8 +52,7 @@ static size_t timing_skip(const struct trainer *trainer, size_t steps)
     return skip < steps ? skip : steps - 1;
 }
 
-static enum status summarise_times(const struct step_row *rows, size_t count, size_t global_batch,
-                                   struct train_summary *summary)
+static enum status summarise_times(const struct step_row *rows, size_t count, struct train_summary *summary)
 {
     void *memory = NULL;
     TRY(memory_zeroed(&memory, count, sizeof(double)));
@@ -61,6 +60,7 @@ static enum status summarise_times(const struct step_row *rows, size_t count, si
     struct step_row sum = {.loss = 0};
     for (size_t i = 0; i < count; i++) {
         steps_ms[i] = rows[i].step_s * 1e3;
+        sum.images += rows[i].images;
         sum.step_s += rows[i].step_s;
         sum.compute_s += rows[i].compute_s;
         sum.comm_s += rows[i].comm_s;
@@ -69,7 +69,7 @@ static enum status summarise_times(const struct step_row *rows, size_t count, si
     }
     qsort(steps_ms, count, sizeof steps_ms[0], by_value);
     double n = (double)count;
-    summary->images_per_s = n * (double)global_batch / sum.step_s;
+    summary->images_per_s = sum.images / sum.step_s;
     summary->step_ms = sum.step_s / n * 1e3;
     summary->step_ms_p50 = quantile(steps_ms, count, 0.5);
     summary->step_ms_p99 = quantile(steps_ms, count, 0.99);
@@ -224,12 +224,14 @@ static json_t *data_json(const struct trainer *trainer, double wait_ms)
         return json_null();
     data_facts(trainer->data, &facts);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)facts.class_hash);
-    return json_pack("{ss ss sI sI si so ss ss ss si sI so ss}", "format", facts.format, "path", facts.path,
+    return json_pack("{ss ss sI sI si so ss ss ss ss sI si sI so ss}", "format", facts.format, "path", facts.path,
                      "train_images", (json_int_t)data_train_count(trainer->data), "test_images",
                      (json_int_t)data_test_count(trainer->data), "classes", data_classes(trainer->data), "class_names",
                      class_names_json(trainer, &facts), "class_hash", hash, "augment", facts.augment, "shard",
-                     data_shard_name(trainer->request->shard), "loaders", trainer->request->loaders, "skipped_images",
-                     (json_int_t)trainer->skipped, "wait_ms", json_number(wait_ms), "notes", facts.notes);
+                     data_shard_name(trainer->request->shard), "last", trainer->order.keep_last ? "keep" : "drop",
+                     "rest", (json_int_t)data_order_rest(&trainer->order), "loaders", trainer->request->loaders,
+                     "skipped_images", (json_int_t)trainer->skipped, "wait_ms", json_number(wait_ms), "notes",
+                     facts.notes);
 }
 
 /* null: nothing impairs the run. */
@@ -364,7 +366,7 @@ enum status trainer_summarise(const struct trainer *trainer, struct train_summar
     const struct step_row *rows = metrics_rows(trainer->metrics, &count);
     size_t skip = timing_skip(trainer, count);
     size_t some = loss_steps(count);
-    TRY(summarise_times(rows + skip, count - skip, trainer->rate.global_batch, summary));
+    TRY(summarise_times(rows + skip, count - skip, summary));
     if (trainer->request->library != NULL)
         summary->bytes_sent_per_step = NAN;
     const bool learns = trainer->request->backend != &backend_replay;

@@ -103,7 +103,11 @@ static enum status make_order(struct trainer *trainer)
                                  .samples = trainer->data != NULL ? data_train_count(trainer->data) : emulated,
                                  .workers = job_size(request->job),
                                  .batch = request->batch,
-                                 .shard = request->shard};
+                                 .shard = request->shard,
+                                 .keep_last = request->keep_last};
+    if (order->keep_last && !request->backend->partial)
+        return fail(STATUS_REFUSED, "--last=keep: the device %s computes whole batches only: take --last=drop",
+                    request->backend->name);
     if (order->shard == SHARD_LABEL && trainer->data != NULL) {
         struct data_facts facts;
         data_facts(trainer->data, &facts);
@@ -111,7 +115,9 @@ static enum status make_order(struct trainer *trainer)
         order->by_label = trainer->by_label;
     }
     if (data_order_batches(order) == 0)
-        return fail(STATUS_USAGE, "--batch=%d: %d workers take %zu images a step, the training set has %zu",
+        return fail(STATUS_USAGE,
+                    "--batch=%d: %d workers take %zu images a step, the training set has %zu: take a smaller batch, or "
+                    "--last=keep",
                     order->batch, order->workers, global_batch, order->samples);
     return STATUS_OK;
 }
@@ -123,7 +129,7 @@ static enum status make_plan(struct trainer *trainer)
     const struct data_order *order = &trainer->order;
     const double each = (double)data_order_batches(order);
     const double shift = (double)order->origin.step - data_order_epochs(order, order->origin.step) * each;
-    trainer->steps = request->steps > 0 ? request->steps : (uint64_t)ceil(request->epochs * each + shift);
+    trainer->steps = request->steps > 0 ? request->steps : data_order_end(order, request->epochs);
     if (trainer->steps < trainer->first && request->steps > 0)
         return fail(STATUS_USAGE, "--steps=%llu: the run that is to go on has done %llu already",
                     (unsigned long long)trainer->steps, (unsigned long long)trainer->first);
@@ -453,6 +459,7 @@ static enum status trainer_open(const struct train_request *request, struct trai
     const struct train_start start = {.request = request,
                                       .model = trainer->model,
                                       .data = trainer->data,
+                                      .rest = trainer->data != NULL ? data_order_rest(&trainer->order) : 0,
                                       .rate = &trainer->rate,
                                       .steps = trainer->steps,
                                       .overlaps = trainer->overlaps,

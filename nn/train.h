@@ -88,6 +88,7 @@ struct train_start {
     const struct train_request *request;
     const struct model *model;
     const struct data *data; /* NULL: nothing is read */
+    size_t rest; /* images that each epoch leaves out, with keep_last of its last global batch; 0: none is odd */
     const struct learning_rate *rate;
     uint64_t steps;
     uint64_t first; /* step it begins with: 0, or where an earlier run was kept */
@@ -121,8 +122,11 @@ struct train_request {
     const char *data;    /* data.h tells what; NULL = Debian's Fashion-MNIST */
     enum data_augment augment;
     enum data_shard shard;
-    int loaders;        /* threads that make images ahead; 0: in the step */
-    int image_size;     /* pixels; replay: the profile's instead   */
+    bool keep_last; /* what does not fill the last global batch of an epoch is trained on, too: STATUS_REFUSED where the
+                       backend can't. Each image of it counts alike in the mean gradient; in the average of the models of
+                       workers that differ. Without: left out of that epoch */
+    int loaders;    /* threads that make images ahead; 0: in the step */
+    int image_size; /* pixels; replay: the profile's instead   */
     int batch, threads; /* of one worker                           */
     json_t *placement;  /* where workers and threads run, for the summary; NULL: not told */
     uint64_t seed;

@@ -24,7 +24,7 @@ struct backend {
     int batch, threads;
     struct net *net;
     struct layer_times *times;
-    float *padded; /* images of an evaluation that does not fill the batch */
+    float *padded; /* images that do not fill the batch */
     size_t padded_bytes;
     double label_smoothing;
     struct step_result result; /* of the latest step, */
@@ -110,26 +110,52 @@ static enum status cpu_to_canonical(struct backend *backend, const float *native
     return net_to_canonical(backend->net, native, canonical);
 }
 
-static enum status cpu_step(struct backend *backend, const float *parameters, float *state, const struct batch *batch,
-                            float *gradients, const struct gradient_watch *watch)
+/* What stands where the last images of a batch are missing is computed with, but counts nowhere: zeros, since of a product
+ * with their zero gradients something infinite would be left. */
+static const float *fill_up(struct backend *backend, const struct batch *batch)
 {
-    const size_t count = (size_t)backend->batch;
+    const size_t image = floats_per_image(backend->model), count = (size_t)batch->count;
+    if (batch->count == backend->batch)
+        return batch->canonical;
+    memcpy(backend->padded, batch->canonical, count * image * sizeof(float));
+    memset(backend->padded + count * image, 0, ((size_t)backend->batch - count) * image * sizeof(float));
+    return backend->padded;
+}
+
+/* The loss and its gradient, which is 0 for what stands where images are missing. */
+static enum status lose(struct backend *backend, const struct batch *batch, double divisor)
+{
+    const size_t count = (size_t)batch->count, classes = (size_t)backend->model->classes;
+    float *gradient = net_last_gradient(backend->net);
     struct step_result *result = &backend->result;
-    if (batch->canonical == NULL || batch->count != backend->batch || backend->uncollected)
-        return fail(STATUS_INTERNAL, "step: %d canonical images, and the result of the last one collected",
-                    backend->batch);
-    set_threads(backend->threads);
-    double start = clock_seconds(), loss_sum = 0;
+    double loss_sum = 0;
     const struct cross_entropy loss = {.logits = net_last_output(backend->net),
                                        .labels = batch->labels,
                                        .count = count,
-                                       .classes = (size_t)backend->model->classes,
+                                       .classes = classes,
+                                       .divisor = divisor,
                                        .smoothing = backend->label_smoothing};
-    TRY(net_train(backend->net, parameters, state, batch->canonical, watch));
-    TRY(cross_entropy(&loss, &loss_sum, &result->correct, NULL, net_last_gradient(backend->net)));
+    TRY(cross_entropy(&loss, &loss_sum, &result->correct, NULL, gradient));
+    memset(gradient + count * classes, 0, ((size_t)backend->batch - count) * classes * sizeof *gradient);
+    result->loss = count > 0 ? loss_sum / (double)count : 0;
+    return STATUS_OK;
+}
+
+static enum status cpu_step(struct backend *backend, const float *parameters, float *state, const struct batch *batch,
+                            float *gradients, const struct gradient_watch *watch)
+{
+    struct step_result *result = &backend->result;
+    if (batch->canonical == NULL || batch->count < 0 || batch->count > backend->batch || backend->uncollected)
+        return fail(STATUS_INTERNAL, "step: at most %d canonical images, and the result of the last one collected",
+                    backend->batch);
+    const double divisor = batch->divisor > 0 ? batch->divisor : batch->count > 0 ? (double)batch->count : 1;
+    set_threads(backend->threads);
+    double start = clock_seconds();
+    net_share(backend->net, batch->count, divisor);
+    TRY(net_train(backend->net, parameters, state, fill_up(backend, batch), watch));
+    TRY(lose(backend, batch, divisor));
     double between = clock_seconds();
     TRY(net_backward(backend->net, parameters, gradients, watch));
-    result->loss = loss_sum / (double)count;
     result->updates_finite = true;
     result->forward_s = between - start;
     result->backward_s = clock_seconds() - between;
@@ -189,6 +215,7 @@ done:
 
 const struct backend_ops backend_cpu = {
     .name = "cpu",
+    .partial = true,
     .open = cpu_open,
     .close = cpu_close,
     .to_native = cpu_to_native,

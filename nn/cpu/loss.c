@@ -43,6 +43,7 @@ enum status cross_entropy(const struct cross_entropy *of, double *loss_sum, size
                           float *gradient)
 {
     const size_t classes = of->classes;
+    const double divisor = of->divisor > 0 ? of->divisor : (double)of->count;
     const double elsewhere = of->smoothing / (double)classes;
     *loss_sum = 0;
     *correct = 0;
@@ -63,7 +64,7 @@ enum status cross_entropy(const struct cross_entropy *of, double *loss_sum, size
         for (size_t k = 0; gradient && k < classes; k++) {
             double probability = exp((double)logit[k] - largest - log_total);
             double target = elsewhere + (k == label ? 1 - of->smoothing : 0);
-            gradient[n * classes + k] = (float)((probability - target) / (double)of->count);
+            gradient[n * classes + k] = (float)((probability - target) / divisor);
         }
     }
     if (top5 != NULL)

@@ -42,6 +42,7 @@ struct net {
     size_t columns_count, rearranged_bytes, scratch_bytes;
     const struct worker_sums *sums;
     double *exchanged; /* by one batch norm at a time */
+    struct norm_share share;
 
     void *memory; /* all of the above and the values */
     size_t memory_bytes;
@@ -217,8 +218,11 @@ static enum status make_work(struct net *net)
         const struct node *node = &net->plan->node[k];
         struct work *work = &net->work[k];
         work->complete_from = end_before(net, k);
-        work->norm = (struct norm){
-            .kernels = net->kernels, .threads = net->threads, .x = input_of(net, node), .sums = net->sums};
+        work->norm = (struct norm){.kernels = net->kernels,
+                                   .threads = net->threads,
+                                   .x = input_of(net, node),
+                                   .sums = net->sums,
+                                   .share = &net->share};
         work->pool = (struct pool){.kernels = net->kernels,
                                    .threads = net->threads,
                                    .x = input_of(net, node),
@@ -333,6 +337,7 @@ enum status net_create(const struct net_request *request, struct net **net)
     TRY_TO(failed, plan_create(request->model, request->batch, onednn_block(), request->image_gradient, &made->plan));
     TRY_TO(failed, onednn_create(&made->library));
     TRY_TO(failed, allocate_tables(made));
+    net_share(made, request->batch, request->batch);
     TRY_TO(failed, make_work(made));
     TRY_TO(failed, allocate_arena(made));
     *net = made;
@@ -555,6 +560,11 @@ static enum status forward(struct net *net, const float *parameters, float *stat
             TRY(watch->ready(watch->context, net->model->parameters));
     }
     return STATUS_OK;
+}
+
+void net_share(struct net *net, int images, double divisor)
+{
+    net->share = (struct norm_share){.images = (size_t)images, .divisor = divisor};
 }
 
 enum status net_train(struct net *net, const float *parameters, float *state, const float *images,

@@ -29,6 +29,10 @@ void net_destroy(struct net *net); /* accepts NULL */
 enum status net_to_native(struct net *net, const float *canonical, float *native) MUST_CHECK;
 enum status net_to_canonical(struct net *net, const float *native, float *canonical) MUST_CHECK;
 
+/* For the training passes that follow: the first `images` of the batch, 0 to all of it, are training images, and the
+ * gradient of the outputs, 0 for the others, has been divided by `divisor` (struct batch). Batch norms have the statistics
+ * of those; of the others everything is 0 behind a batch norm, both ways. At creation: all of the batch. */
+void net_share(struct net *net, int images, double divisor);
 /* images (batch, C, S, S) must stay in place until backward is done. `state` is updated. */
 enum status net_train(struct net *net, const float *parameters, float *state, const float *images,
                       const struct gradient_watch *watch) MUST_CHECK;

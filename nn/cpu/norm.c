@@ -3,15 +3,30 @@
 #include "nn/cpu/norm.h"
 
 #include <math.h>
+#include <string.h>
 
 static const double epsilon = 1e-5, momentum = 0.1; /* PyTorch's defaults */
 
-static struct runs runs_of_block(const struct value *value)
+static struct runs runs_of_block(const struct value *value, size_t images)
 {
     size_t pixels = value_pixels(value) * value->block;
     if (value->folded)
-        return (struct runs){.count = 1, .length = value->images * pixels, .stride = 0};
-    return (struct runs){.count = value->images, .length = pixels, .stride = value_image_stride(value)};
+        return (struct runs){.count = 1, .length = images * pixels, .stride = 0};
+    return (struct runs){.count = images, .length = pixels, .stride = value_image_stride(value)};
+}
+
+/* Images that training counts: the first ones. */
+static size_t images_of(const struct norm *norm)
+{
+    return norm->share != NULL ? norm->share->images : norm->x->images;
+}
+
+/* A block's values of the images that don't count. */
+static void clear_others(const struct norm *norm, int block, float *values)
+{
+    const struct value *x = norm->x;
+    for (size_t n = images_of(norm); n < x->images; n++)
+        memset(values + value_offset(x, n, (size_t)block), 0, value_pixels(x) * x->block * sizeof *values);
 }
 
 /* (b) -> (LANES): the operand of one trip. */
@@ -41,7 +56,7 @@ static void set_coefficients(struct norm *norm, const float *parameters, size_t 
 /* Values of a channel on this worker. */
 static double values_of(const struct norm *norm)
 {
-    return (double)(norm->x->images * value_pixels(norm->x));
+    return (double)(images_of(norm) * value_pixels(norm->x));
 }
 
 /* Mean and biased variance of a block's channels. One pass: sums of differences from the first pixel, which is near enough to
@@ -96,15 +111,27 @@ static void block_result(const struct norm *norm, size_t first, size_t offset, c
                                result + offset);
 }
 
+static void train_block(const struct norm *norm, int k, const struct runs *runs, const float *addend, bool relu,
+                        float *result)
+{
+    if (images_of(norm) > 0)
+        block_result(norm, (size_t)k * norm->x->block, (size_t)k * value_block_stride(norm->x), runs, addend, relu,
+                     result);
+    clear_others(norm, k, result);
+}
+
 /* For all workers: values, then of each channel its sum and its sum of squares. In double precision they lose nothing that
  * is in values of single precision. */
 static void sum_channels(const struct norm *norm)
 {
     const struct value *x = norm->x;
-    const struct runs runs = runs_of_block(x);
+    const struct runs runs = runs_of_block(x, images_of(norm));
     const double count = values_of(norm);
     double *sum = norm->exchanged + 1, *square = sum + x->channels;
     int blocks = (int)(x->channels / x->block);
+    memset(norm->exchanged, 0, norm_exchanged(x->channels) * sizeof *norm->exchanged);
+    if (images_of(norm) == 0)
+        return;
     norm->exchanged[0] = count;
 #pragma omp parallel for schedule(static) num_threads(norm->threads)
     for (int k = 0; k < blocks; k++) {
@@ -122,7 +149,7 @@ static enum status train_together(struct norm *norm, const float *parameters, fl
                                   bool relu, float *result)
 {
     const struct value *x = norm->x;
-    const struct runs runs = runs_of_block(x);
+    const struct runs runs = runs_of_block(x, images_of(norm));
     const double *sum = norm->exchanged + 1, *square = sum + x->channels;
     int blocks = (int)(x->channels / x->block);
     sum_channels(norm);
@@ -137,7 +164,7 @@ static enum status train_together(struct norm *norm, const float *parameters, fl
     }
 #pragma omp parallel for schedule(static) num_threads(norm->threads)
     for (int k = 0; k < blocks; k++)
-        block_result(norm, (size_t)k * x->block, (size_t)k * value_block_stride(x), &runs, addend, relu, result);
+        train_block(norm, k, &runs, addend, relu, result);
     return STATUS_OK;
 }
 
@@ -145,15 +172,16 @@ enum status norm_train(struct norm *norm, const float *parameters, float *state,
                        float *result)
 {
     const struct value *x = norm->x;
-    struct runs runs = runs_of_block(x);
+    struct runs runs = runs_of_block(x, images_of(norm));
     int blocks = (int)(x->channels / x->block);
     if (norm->sums != NULL)
         return train_together(norm, parameters, state, addend, relu, result);
 #pragma omp parallel for schedule(static) num_threads(norm->threads)
     for (int k = 0; k < blocks; k++) {
         size_t first = (size_t)k * x->block, offset = (size_t)k * value_block_stride(x);
-        block_statistics(norm, first, x->data + offset, &runs, parameters, state);
-        block_result(norm, first, offset, &runs, addend, relu, result);
+        if (images_of(norm) > 0)
+            block_statistics(norm, first, x->data + offset, &runs, parameters, state);
+        train_block(norm, k, &runs, addend, relu, result);
     }
     return STATUS_OK;
 }
@@ -162,7 +190,7 @@ void norm_evaluate(struct norm *norm, const float *parameters, const float *stat
                    float *result)
 {
     const struct value *x = norm->x;
-    struct runs runs = runs_of_block(x);
+    struct runs runs = runs_of_block(x, x->images);
     int blocks = (int)(x->channels / x->block);
     for (size_t c = 0; c < x->channels; c++)
         set_coefficients(norm, parameters, c, (double)state[c], (double)state[x->channels + c]);
@@ -231,7 +259,8 @@ static void block_open(const struct norm *norm, const struct norm_backward *in, 
 static void block_reduce(const struct norm *norm, const struct norm_backward *in, struct block *block)
 {
     const size_t width = norm->x->block, channels = norm->x->channels;
-    norm->kernels->norm_reduce(block->runs, &block->operands, block->masked, block->sum, block->product);
+    if (images_of(norm) > 0)
+        norm->kernels->norm_reduce(block->runs, &block->operands, block->masked, block->sum, block->product);
     gather(block->sum, width);
     gather(block->product, width);
     for (size_t k = 0; k < width; k++) {
@@ -245,6 +274,9 @@ static void block_apply(const struct norm *norm, const struct norm_backward *in,
                         const double *product, double count)
 {
     struct input_coefficients coefficients;
+    clear_others(norm, (int)(block->first / norm->x->block), in->input_gradient);
+    if (images_of(norm) == 0)
+        return;
     solve(norm, in, block->first, sum, product, count, &coefficients);
     if (in->addend) { /* the masked sum is stored by now */
         block->operands.more = NULL;
@@ -254,13 +286,13 @@ static void block_apply(const struct norm *norm, const struct norm_backward *in,
                               block->input_gradient);
 }
 
-/* Gradients are those of each worker's mean over its own n images, of which the mean over all images takes n shares: sums
- * are exchanged times n, and come back in units of this worker's. */
+/* Gradients are those of each worker's losses divided by its own divisor: sums are exchanged times that, and come back in
+ * units of this worker's. */
 static enum status backward_together(struct norm *norm, const struct norm_backward *in)
 {
     const struct value *x = norm->x;
-    const struct runs runs = runs_of_block(x);
-    const double count = values_of(norm);
+    const struct runs runs = runs_of_block(x, images_of(norm));
+    const double divisor = norm->share != NULL ? norm->share->divisor : (double)x->images;
     double *sum = norm->exchanged, *product = sum + x->channels;
     int blocks = (int)(x->channels / x->block);
 #pragma omp parallel for schedule(static) num_threads(norm->threads)
@@ -269,13 +301,13 @@ static enum status backward_together(struct norm *norm, const struct norm_backwa
         block_open(norm, in, k, &runs, &block);
         block_reduce(norm, in, &block);
         for (size_t c = 0; c < x->block; c++) {
-            sum[block.first + c] = count * block.sum[c];
-            product[block.first + c] = count * block.product[c];
+            sum[block.first + c] = divisor * block.sum[c];
+            product[block.first + c] = divisor * block.product[c];
         }
     }
     TRY(norm->sums->add(norm->sums->context, norm->exchanged, 2 * x->channels));
     for (size_t c = 0; c < 2 * x->channels; c++)
-        norm->exchanged[c] /= count;
+        norm->exchanged[c] /= divisor;
 #pragma omp parallel for schedule(static) num_threads(norm->threads)
     for (int k = 0; k < blocks; k++) {
         struct block block;
@@ -288,7 +320,7 @@ static enum status backward_together(struct norm *norm, const struct norm_backwa
 enum status norm_backward(struct norm *norm, const struct norm_backward *in)
 {
     const struct value *x = norm->x;
-    const struct runs runs = runs_of_block(x);
+    const struct runs runs = runs_of_block(x, images_of(norm));
     int blocks = (int)(x->channels / x->block);
     if (norm->sums != NULL)
         return backward_together(norm, in);

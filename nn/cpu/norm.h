@@ -14,9 +14,16 @@
 #include "nn/cpu/kernels.h"
 #include "nn/cpu/value.h"
 
+/* Of a batch that is not full: the others' results and gradients are 0. */
+struct norm_share {
+    size_t images;  /* the first ones of x that there are */
+    double divisor; /* of the gradients: they are those of sums of losses divided by this */
+};
+
 struct norm {
     const struct kernels *kernels;
     int threads;
+    const struct norm_share *share;        /* in training; NULL: all images, and their number */
     const struct value *x;                 /* input; result, addend and gradients have its layout */
     float *mean, *inverse, *scale, *shift; /* (C) each: y = scale x + shift, inverse = 1 / deviation */
     const struct worker_sums *sums;        /* NULL: this worker's batch */
@@ -47,7 +54,8 @@ struct norm_backward {
     bool addend;
 };
 /* With sums: the gradients of the parameters are those of this worker's loss, as everywhere; in the input's the means are
- * over all workers' values, of a loss that is the mean over all images. */
+ * over all workers' values, of a loss that is the mean over all images. Each worker's divisor brings its gradients to a
+ * common unit. */
 enum status norm_backward(struct norm *norm, const struct norm_backward *in) MUST_CHECK;
 
 #endif

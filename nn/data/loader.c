@@ -17,7 +17,7 @@ struct slot {
     int32_t *labels;
     struct image_box *box;
     int wanted, made; /* images */
-    bool filled;      /* a set that repeats is made once */
+    int filled;       /* of a set that repeats so many are there, and stay */
     enum status status;
     char message[MESSAGE_BYTES]; /* of the first failure */
     struct stored_images stored;
@@ -30,6 +30,7 @@ struct loader {
     struct slot *slot;
     struct data_scratch **scratch; /* of each thread; [0]: the caller's where there is none */
     bool repeats;
+    struct data_order any; /* of a set that repeats: one image a step */
 
     pthread_mutex_t mutex;
     pthread_cond_t work, ready; /* a slot became free; a batch became complete */
@@ -53,8 +54,10 @@ static bool trains(const struct loader *loader)
 static int images_of(const struct loader *loader, uint64_t b)
 {
     const struct loader_request *request = &loader->request;
-    if (trains(loader))
-        return request->batch;
+    if (trains(loader)) {
+        const struct data_place place = data_order_place(request->order, request->first + b);
+        return data_order_images(request->order, place.epoch, place.batch, request->rank);
+    }
     size_t before = (size_t)b * (size_t)request->batch;
     size_t left = before < request->images ? request->images - before : 0;
     return left < (size_t)request->batch ? (int)left : request->batch;
@@ -66,10 +69,11 @@ static enum status make_image(const struct loader *loader, struct data_scratch *
     const struct loader_request *request = &loader->request;
     uint8_t *bytes = slot->bytes + (size_t)i * loader->image_bytes;
     struct data_image to = {.bytes = bytes, .box = slot->box + i, .label = slot->labels + i};
-    if (trains(loader)) {
-        /* A set that repeats has step 0's images in all slots, however many there are. */
-        const uint64_t step = loader->repeats ? 0 : request->first + b;
-        TRY(data_train_image(request->data, scratch, request->order, step, request->rank, i, &to));
+    if (loader->repeats) { /* the same in all slots, however many there are */
+        const size_t number = (size_t)request->rank * (size_t)request->batch + (size_t)i;
+        TRY(data_train_image(request->data, scratch, &loader->any, number % loader->any.samples, 0, 0, &to));
+    } else if (trains(loader)) {
+        TRY(data_train_image(request->data, scratch, request->order, request->first + b, request->rank, i, &to));
     } else {
         size_t number = (size_t)b * (size_t)request->batch + (size_t)i;
         TRY(data_test_image(request->data, scratch, (size_t)request->first + number * request->stride, &to));
@@ -90,7 +94,7 @@ static struct slot *slot_of(const struct loader *loader, uint64_t b)
 static void begin_slot(const struct loader *loader, struct slot *slot, uint64_t b)
 {
     slot->wanted = images_of(loader, b);
-    slot->made = slot->filled ? slot->wanted : 0;
+    slot->made = slot->filled < slot->wanted ? slot->filled : slot->wanted;
     slot->status = STATUS_OK;
 }
 
@@ -123,12 +127,24 @@ static void close_ranks(const struct loader *loader, struct slot *slot)
     slot->batch.count = count;
 }
 
+/* The images of the step on a worker, on the average; of a test batch nobody asks. */
+static double divisor_of(const struct loader *loader, uint64_t b)
+{
+    const struct data_order *order = loader->request.order;
+    if (order == NULL)
+        return 0;
+    const struct data_place place = data_order_place(order, loader->request.first + b);
+    return (double)data_order_all_images(order, place.epoch, place.batch) / (double)order->workers;
+}
+
 static enum status hand_out(struct loader *loader, struct slot *slot, const struct batch **batch)
 {
     if (slot->status < 0)
         return fail(slot->status, "%s", slot->message);
     close_ranks(loader, slot);
-    slot->filled = loader->repeats;
+    if (loader->repeats && slot->filled < slot->wanted)
+        slot->filled = slot->wanted;
+    slot->batch.divisor = divisor_of(loader, loader->given - 1);
     *batch = &slot->batch;
     return STATUS_OK;
 }
@@ -140,9 +156,11 @@ static bool take_image(struct loader *loader, struct slot **slot, uint64_t *b, i
 {
     while (loader->begun < loader->request.batches && loader->begun < loader->done + loader->slots) {
         *slot = slot_of(loader, loader->begun);
-        if (loader->next == 0)
+        if (loader->next == 0) {
             begin_slot(loader, *slot, loader->begun);
-        if (loader->next < (*slot)->wanted && !(*slot)->filled) {
+            loader->next = (*slot)->made;
+        }
+        if (loader->next < (*slot)->wanted) {
             *b = loader->begun;
             *i = loader->next++;
             return true;
@@ -272,6 +290,9 @@ static void measure(struct loader *loader, int size)
     loader->image_bytes = (size_t)form.height * (size_t)form.width * (size_t)form.channels;
     loader->image_elements = CHANNELS * (size_t)size * (size_t)size;
     loader->repeats = facts.repeats && trains(loader);
+    if (loader->repeats)
+        loader->any = (struct data_order){
+            .seed = loader->request.order->seed, .samples = loader->request.order->samples, .workers = 1, .batch = 1};
     loader->slots = (size_t)loader->request.held + (size_t)(loader->request.threads > 0 ? loader->request.ahead : 0);
 }
 

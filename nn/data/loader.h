@@ -24,11 +24,13 @@ struct loader_request {
     int batch;
     uint64_t batches; /* in all */
 
-    const struct data_order *order; /* training, its batch == batch; NULL: the test set   */
-    int rank;                       /* training: whose images                              */
-    uint64_t first;                 /* training: step of the first batch; else test image  */
-    size_t stride; /* test set: images first, first + stride, ..., `images` of them; the last batch may */
-    size_t images; /* be smaller, and so is one with images that can't be decoded                       */
+    const struct data_order
+        *order;     /* training, its batch == batch; NULL: the test set. A batch has as many images as it */
+                    /* tells, and the step's divisor (nn/batch.h)         */
+    int rank;       /* training: whose images                              */
+    uint64_t first; /* training: step of the first batch; else test image  */
+    size_t stride;  /* test set: images first, first + stride, ..., `images` of them; the last batch may */
+    size_t images;  /* be smaller, and so is one with images that can't be decoded                       */
 
     bool stored; /* batch->stored; else batch->canonical                                               */
     int threads; /* 0: batches are made in loader_next()                                               */

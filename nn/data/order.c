@@ -1,6 +1,7 @@
 /* order.c - permutations and shares. */
 #include "nn/data/order.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/memory.h"
@@ -94,6 +95,32 @@ int data_order_images(const struct data_order *order, uint64_t epoch, size_t bat
     const size_t before = batch * (size_t)order->batch, count = share_of(order, rank).count;
     const size_t left = count > before ? count - before : 0;
     return left < (size_t)order->batch ? (int)left : order->batch;
+}
+
+size_t data_order_all_images(const struct data_order *order, uint64_t epoch, size_t batch)
+{
+    size_t images = 0;
+    for (int rank = 0; rank < order->workers; rank++)
+        images += (size_t)data_order_images(order, epoch, batch, rank);
+    return images;
+}
+
+size_t data_order_rest(const struct data_order *order)
+{
+    const size_t batches = data_order_batches(order);
+    if (!order->keep_last)
+        return order->samples - batches * global_batch(order);
+    const size_t last = data_order_all_images(order, order->origin.epoch + 1, batches - 1);
+    return last < global_batch(order) ? last : 0;
+}
+
+uint64_t data_order_end(const struct data_order *order, double epochs)
+{
+    const struct data_origin *origin = &order->origin;
+    const double each = (double)data_order_batches(order), first = (double)batches_from(order, origin->position);
+    /* The first epoch may be shorter: what it lacks counts as done. */
+    const double step = ceil((epochs - (double)origin->epoch) * each) - (each - first);
+    return origin->step + (step > 0 ? (uint64_t)step : 0);
 }
 
 /* ---- samples ---- */

@@ -52,6 +52,13 @@ struct data_place data_order_place(const struct data_order *order, uint64_t step
 double data_order_epochs(const struct data_order *order, uint64_t step);
 /* Images of worker `rank` in global batch `batch` of `epoch`: order->batch, but for the last one that is kept. */
 int data_order_images(const struct data_order *order, uint64_t epoch, size_t batch, int rank);
+/* The same of all workers together. */
+size_t data_order_all_images(const struct data_order *order, uint64_t epoch, size_t batch);
+/* Images that an epoch from its beginning on leaves out, or, with keep_last, that its last global batch has: 0 where it is
+ * like the others. */
+size_t data_order_rest(const struct data_order *order);
+/* The step that begins when so many epochs are over, of a part of an epoch the first one beyond it; at least origin.step. */
+uint64_t data_order_end(const struct data_order *order, double epochs);
 /* Image i of worker `rank` in global batch `batch` of `epoch`. */
 size_t data_order_sample(const struct data_order *order, uint64_t epoch, size_t batch, int rank, int i);
 /* What worker `rank` takes instead of `sample`, which can't be decoded: attempt 0, 1, ... until one can. From the whole

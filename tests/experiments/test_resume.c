@@ -228,6 +228,8 @@ static const struct {
     {"top-k", "--allreduce=one-shot --wire=top-k:ratio=0.1 -n 2", 2, true},
     {"random-k", "--allreduce=double-buffered:inner=one-shot --wire=random-k:ratio=0.3 --bucket=tensor -n 2", 2, true},
     {"int8-gossip", "--allreduce=gossip --wire=int8 -n 4", 4, true},
+    {"last", "--allreduce=double-buffered -n 3 --last=keep --bn=sync", 3, false},
+    {"last-gossip", "--allreduce=gossip -n 4 --last=keep --shard=fixed", 4, true},
 };
 
 Test(resume, is_bit_by_bit_the_run_that_was_not_interrupted)
@@ -410,6 +412,7 @@ Test(resume, options_that_change_the_result_must_agree)
                  {"--bucket=tensor", "--bucket=tensor"},
                  {"--wire=f16", "--wire=f16"},
                  {"--shard=fixed", "--shard=fixed"},
+                 {"--last=keep", "--last=keep"},
                  {"--label-smoothing=0.1", "--label-smoothing"},
                  {"--image-size=10", "--image-size=10"},
                  {"--augment=crop-flip", "--augment=crop-flip"},
@@ -513,6 +516,13 @@ Test(resume, goes_on_with_other_workers)
     /* the rate's way is still that of the run */
     expect_wrong(words("-n 3 --batch=4 %s --steps=20 --decay-epochs=1 --out=more --resume --change-workers", options),
                  2, "--decay-epochs=1");
+    /* 14 images left of 50: 6, 6 and 2 */
+    train_silently(words("-n 2 --batch=6 --last=keep %s --steps=3 --out=kept", options));
+    free(train(words("-n 3 --batch=2 --last=keep %s --epochs=2 --out=kept --resume --change-workers", options)));
+    summary = summary_of("kept");
+    cr_expect_eq(integer_of(summary, "steps"), 3 + 3 + 9);
+    cr_expect_float_eq(number_of(summary, "epochs"), 2, 1e-12);
+    json_decref(summary);
     /* of workers that differ, all begin with the mean */
     train_silently(words("--allreduce=gossip -n 4 --batch=2 %s --steps=3 --out=gossip", options));
     said =

@@ -350,12 +350,14 @@ Test(train, traces_show_what_overlaps)
 
 enum { LOSSES = 5 };
 
+/* Of the first LOSSES steps. */
 static void losses_of(const char *words, double *losses)
 {
     char line[1024];
     struct text all = {0};
     json_error_t error;
-    text_addf(&all, "--threads=1 --steps=%d --eval=never %s --out=run", LOSSES, words);
+    const char *steps = strstr(words, "--steps=") != NULL || strstr(words, "--epochs=") != NULL ? "" : "--steps=5";
+    text_addf(&all, "--threads=1 %s --eval=never %s --out=run", steps, words);
     json_decref(summary_of(text_string(&all)));
     text_release(&all);
     FILE *file = fopen("run/metrics.jsonl", "r");
@@ -393,6 +395,104 @@ Test(train, batch_norm_over_all_workers_is_that_of_the_whole_batch)
                           "--bucket=tensor --transport=tcp");
     norms_like_one_worker("--model=resnet18 --image-size=32 --batch=24 --lr=0.01 -n 1",
                           "--model=resnet18 --image-size=32 --batch=8 --lr=0.01 -n 3 --bn=sync");
+}
+
+/* ---- the last batch of an epoch ---- */
+
+enum { SIDE = 16, LEFT = 62, TESTS = 37 };
+
+/* 62 training images of 16x16: two batches of 30, and 2 left. */
+static void put_set(const char *part, int count)
+{
+    unsigned char images[16 + LEFT * SIDE * SIDE] = {0, 0, 8, 3,    0, 0, 0, (unsigned char)count,
+                                                     0, 0, 0, SIDE, 0, 0, 0, SIDE};
+    unsigned char labels[8 + LEFT] = {0, 0, 8, 1, 0, 0, 0, (unsigned char)count};
+    char path[64];
+    for (int n = 0; n < count; n++) {
+        labels[8 + n] = (unsigned char)(n % 3);
+        for (int i = 0; i < SIDE * SIDE; i++)
+            images[16 + n * SIDE * SIDE + i] = (unsigned char)(n * 37 + i * (n % 3 + 5) + n * i * 7);
+    }
+    (void)snprintf(path, sizeof path, "%s-images-idx3-ubyte", part);
+    EXPECT_OK(file_write_atomic(path, images, 16 + (size_t)count * SIDE * SIDE));
+    (void)snprintf(path, sizeof path, "%s-labels-idx1-ubyte", part);
+    EXPECT_OK(file_write_atomic(path, labels, 8 + (size_t)count));
+}
+
+static void put_data(void)
+{
+    put_set("train", LEFT);
+    put_set("t10k", TESTS);
+}
+
+#define LAST "--last=keep --model=cnn --image-size=16 --data=. --epochs=2 "
+
+/* Two images in step 2: of five workers three have none. */
+Test(train, the_last_batch_is_that_of_one_worker)
+{
+    static const char *const parts[] = {
+        "--batch=15 -n 2", "--batch=10 -n 3", "--batch=6 -n 5 --overlap=bucket --bucket=4k",
+        "--batch=6 -n 5 --overlap=none --bucket=tensor", "--batch=10 -n 3 --shard=global --wire=f16"};
+    put_data();
+    for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
+        struct text words = {0};
+        text_addf(&words, LAST "--bn=sync --lr=0.5 %s", parts[k]);
+        double wanted[LOSSES], found[LOSSES];
+        losses_of(LAST "--lr=0.5 --batch=30 -n 1", wanted);
+        losses_of(text_string(&words), found);
+        const double tolerance = strstr(parts[k], "f16") != NULL ? 1e-2 : 2e-5;
+        for (int i = 0; i < LOSSES; i++)
+            cr_expect_float_eq(found[i], wanted[i], tolerance * wanted[i], "%s: step %d: %.9g, of one worker %.9g",
+                               parts[k], i, found[i], wanted[i]);
+        text_release(&words);
+    }
+}
+
+/* Buckets that leave during backward carry the same bits. */
+Test(train, the_last_batch_is_the_same_with_overlap)
+{
+    static const char *const specs[] = {"ring", "double-buffered", "double-buffered --optimizer=lars",
+                                        "ring --optimizer=nesterov --clip=0.3"};
+    put_data();
+    for (size_t k = 0; k < sizeof specs / sizeof *specs; k++) {
+        json_t *summary[2];
+        for (int o = 0; o < 2; o++) {
+            struct text words = {0};
+            text_addf(&words,
+                      LAST "--batch=6 -n 5 --bucket=4k --threads=1 --overlap=%s --allreduce=%s --checkpoint=never",
+                      o == 0 ? "none" : "bucket", specs[k]);
+            summary[o] = summary_of(text_string(&words));
+            expect_hashes(summary[o], 5, true);
+            text_release(&words);
+        }
+        cr_expect_str_eq(hash_of(summary[0], 0), hash_of(summary[1], 0), "%s", specs[k]);
+        cr_expect_eq(number(summary[0], "steps"), 6);
+        json_decref(summary[0]);
+        json_decref(summary[1]);
+    }
+}
+
+Test(train, what_an_epoch_leaves_out_is_said)
+{
+    static struct outcome outcome;
+    put_data();
+    run("--model=cnn --image-size=16 --data=. --epochs=1 --batch=10 -n 3 --threads=1 --eval=never", &outcome);
+    cr_expect_eq(outcome.exit_code, 0);
+    cr_expect_not_null(strstr(outcome.out, "each epoch leaves out 2 images: --last=keep"), "%s", outcome.out);
+    run(LAST "--batch=10 -n 3 --threads=1 --eval=never --allreduce=gossip --out=kept", &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect_not_null(strstr(outcome.out, "the last batch of an epoch has 2 images"), "%s", outcome.out);
+    FILE *file = fopen("kept/metrics.jsonl", "r");
+    char line[1024];
+    for (int step = 0; step < 6; step++) {
+        cr_assert_not_null(fgets(line, sizeof line, file));
+        json_t *row = json_loads(line, 0, NULL);
+        cr_expect_eq(number(row, "images"), step % 3 == 2 ? 2 : 30, "step %d", step);
+        json_decref(row);
+    }
+    cr_expect_eq(fclose(file), 0);
+    run(LAST "--batch=70 -n 1 --threads=1", &outcome); /* nothing but a last batch */
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
 }
 
 Test(train, batch_norms_of_gossip)

@@ -12,7 +12,7 @@
 
 #define OK(expression) cr_assert_geq((expression), 0, "%s", status_message())
 
-enum { WORKERS_MOST = 3, CLASSES = 10, VALUES_MOST = 2048 };
+enum { WORKERS_MOST = 5, CLASSES = 10, VALUES_MOST = 2048 };
 
 /* What workers share. */
 struct meeting {
@@ -25,6 +25,8 @@ struct meeting {
 struct worker {
     struct meeting *meeting;
     int rank, batch;
+    int capacity;   /* of the backend; 0: batch */
+    double divisor; /* of the gradients; 0: batch */
     const struct model *model;
     const float *parameters, *images;
     const int32_t *labels;
@@ -63,13 +65,16 @@ static void *work(void *context)
     struct worker *worker = context;
     const struct model *model = worker->model;
     const struct worker_sums sums = {.context = worker, .add = add_at_meeting};
-    const struct backend_request request = {
-        .model = model, .batch = worker->batch, .threads = 1, .sums = worker->meeting != NULL ? &sums : NULL};
+    const struct backend_request request = {.model = model,
+                                            .batch = worker->capacity > 0 ? worker->capacity : worker->batch,
+                                            .threads = 1,
+                                            .sums = worker->meeting != NULL ? &sums : NULL};
     struct backend *backend = NULL;
     OK(backend_cpu.open(&request, &backend));
     float *parameters = floats(model->parameters), *gradients = floats(model->parameters);
     OK(backend_cpu.to_native(backend, worker->parameters, parameters));
-    const struct batch batch = {.count = worker->batch, .canonical = worker->images, .labels = worker->labels};
+    const struct batch batch = {
+        .count = worker->batch, .divisor = worker->divisor, .canonical = worker->images, .labels = worker->labels};
     OK(backend_cpu.step(backend, parameters, worker->state, &batch, gradients, NULL));
     OK(backend_cpu.collect(backend, &worker->result));
     OK(backend_cpu.to_canonical(backend, gradients, worker->gradients));
@@ -103,8 +108,9 @@ static void worker_free(struct worker *worker)
     free(worker->state);
 }
 
-/* Parts of `batch[workers]` images, whose gradients are weighted by their shares, against all of them in one batch. */
-static void parts_make_a_whole(const char *name, int size, int workers, const int *batch)
+/* Parts of `batch[workers]` images against all of them in one batch. Their gradients are weighted by their shares; with a
+ * capacity backends are opened for so many images and weight them by a common divisor. */
+static void compare_parts(const char *name, int size, int workers, const int *batch, int capacity)
 {
     struct model *model = NULL;
     struct meeting meeting = {.workers = workers};
@@ -139,6 +145,8 @@ static void parts_make_a_whole(const char *name, int size, int workers, const in
         worker[r].meeting = &meeting;
         worker[r].rank = r;
         worker[r].batch = batch[r];
+        worker[r].capacity = capacity;
+        worker[r].divisor = capacity > 0 ? (double)all / workers : 0;
         worker[r].parameters = parameters;
         worker[r].images = images + (size_t)first * image;
         worker[r].labels = labels + first;
@@ -146,11 +154,11 @@ static void parts_make_a_whole(const char *name, int size, int workers, const in
     }
     double loss = 0;
     for (int r = 0; r < workers; r++) {
-        const double share = (double)batch[r] / all;
+        const double share = (double)batch[r] / all, weight = capacity > 0 ? 1.0 / workers : share;
         cr_assert_eq(pthread_join(thread[r], NULL), 0);
         loss += share * worker[r].result.loss;
         for (size_t i = 0; i < model->parameters; i++)
-            mean[i] += (float)share * worker[r].gradients[i];
+            mean[i] += (float)weight * worker[r].gradients[i];
         cr_expect_lt(distance(worker[r].state, whole.state, model->state), 1e-6, "running statistics");
         cr_expect_arr_eq(worker[r].state, worker[0].state, model->state * sizeof(float));
         cr_expect_neq(distance(worker[r].gradients, whole.gradients, model->parameters), 0);
@@ -172,6 +180,11 @@ static void parts_make_a_whole(const char *name, int size, int workers, const in
     model_destroy(model);
 }
 
+static void parts_make_a_whole(const char *name, int size, int workers, const int *batch)
+{
+    compare_parts(name, size, workers, batch, 0);
+}
+
 Test(norms, parts_of_a_batch_make_a_whole)
 {
     parts_make_a_whole("cnn", 28, 2, (const int[]){6, 6});
@@ -184,6 +197,15 @@ Test(norms, uneven_parts_are_weighted)
 {
     parts_make_a_whole("cnn", 28, 2, (const int[]){9, 3});
     parts_make_a_whole("resnet18", 32, 3, (const int[]){2, 13, 9});
+}
+
+/* What is left at the end of an epoch: some workers have an image less than others, some none. */
+Test(norms, parts_that_do_not_fill_their_batches_make_a_whole)
+{
+    compare_parts("cnn", 28, 2, (const int[]){4, 3}, 6);
+    compare_parts("cnn", 28, 5, (const int[]){1, 1, 1, 0, 0}, 3);
+    compare_parts("resnet18", 32, 3, (const int[]){8, 8, 0}, 9);
+    compare_parts("resnet18", 32, 3, (const int[]){3, 2, 2}, 5);
 }
 
 static enum status add_nothing(void *context, double *values, size_t count)

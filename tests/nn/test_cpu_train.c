@@ -341,6 +341,86 @@ Test(cpu_train, order_of_parameters_survives_a_round_trip)
     }
 }
 
+/* ---- batches that are not full ---- */
+
+static struct step_result step_some(struct trainee *t, int count, double divisor)
+{
+    struct batch batch = images(t, 0, count);
+    struct step_result result;
+    batch.divisor = divisor;
+    memset(t->gradients, 0xff, t->model->parameters * sizeof(float)); /* NaN */
+    OK(backend_cpu.step(t->backend, t->parameters, t->state, &batch, t->gradients, NULL));
+    OK(backend_cpu.collect(t->backend, &result));
+    return result;
+}
+
+static float *canonical_gradients(const struct trainee *t)
+{
+    float *canonical = floats(t->model->parameters);
+    OK(backend_cpu.to_canonical(t->backend, t->gradients, canonical));
+    return canonical;
+}
+
+static double off(const float *found, const float *wanted, size_t count)
+{
+    double sum = 0, size = 0;
+    for (size_t i = 0; i < count; i++) {
+        sum += ((double)found[i] - (double)wanted[i]) * ((double)found[i] - (double)wanted[i]);
+        size += (double)wanted[i] * (double)wanted[i];
+    }
+    return sqrt(sum / size);
+}
+
+/* `count` images in a backend for `batch` are those of a backend for `count`, whatever stands behind them. */
+static void like_one_of_that_size(const char *name, int size, int batch, int count)
+{
+    struct trainee part = train_open(name, size, batch, 2), whole = train_open(name, size, count, 1);
+    for (size_t i = (size_t)count * part.image; i < (size_t)batch * part.image; i++)
+        part.images[i] = INFINITY;
+    const double loss = step(&whole).loss;
+    const struct step_result result = step_some(&part, count, 0);
+    cr_expect_float_eq(result.loss, loss, 1e-6 * loss, "%s, %d of %d: %.9g, not %.9g", name, count, batch, result.loss,
+                       loss);
+    float *wanted = canonical_gradients(&whole), *found = canonical_gradients(&part);
+    const size_t parameters = part.model->parameters;
+    cr_expect_lt(off(found, wanted, parameters), 1e-5, "%s, %d of %d: gradients are %g off", name, count, batch,
+                 off(found, wanted, parameters));
+    if (part.model->state > 0)
+        cr_expect_lt(off(part.state, whole.state, part.model->state), 1e-6, "%s: running statistics", name);
+    (void)step_some(&part, count, 4 * count); /* as of a worker that has a quarter of its share */
+    float *quarter = canonical_gradients(&part);
+    for (size_t i = 0; i < parameters; i++)
+        quarter[i] *= 4;
+    cr_expect_lt(off(quarter, found, parameters), 1e-6, "%s: the divisor", name);
+    free(quarter);
+    free(wanted);
+    free(found);
+    train_close(&part);
+    train_close(&whole);
+}
+
+Test(cpu_train, a_part_of_a_batch_is_like_a_batch_of_that_size)
+{
+    like_one_of_that_size("cnn", 28, 7, 3);
+    like_one_of_that_size("cnn", 28, 8, 1);
+    like_one_of_that_size("resnet18", 32, 8, 5);
+    like_one_of_that_size("resnet50", 32, 4, 3);
+}
+
+Test(cpu_train, without_images_nothing_is_learnt)
+{
+    struct trainee t = train_open("resnet18", 32, 4, 2);
+    float *state = floats(t.model->state);
+    memcpy(state, t.state, t.model->state * sizeof *state);
+    cr_expect_eq(step_some(&t, 0, 0.5).loss, 0);
+    for (size_t i = 0; i < t.model->parameters; i++)
+        cr_assert_eq(t.gradients[i], 0, "gradient %zu", i);
+    cr_expect_arr_eq(t.state, state, t.model->state * sizeof *state);
+    cr_expect_gt(step(&t).loss, 0, "and the next batch is a whole one again");
+    free(state);
+    train_close(&t);
+}
+
 /* ---- evaluation ---- */
 
 Test(cpu_train, evaluation_of_any_count_sums_to_the_whole)
@@ -416,10 +496,10 @@ Test(cpu_train, wrong_requests_are_refused)
     cr_expect_lt(evaluate(&t, 0, 0, &loss, &correct), 0);
     t.labels[1] = 10;
     struct step_result result;
-    const struct batch bad = images(&t, 0, 2), small = images(&t, 0, 1);
+    const struct batch bad = images(&t, 0, 2), large = images(&t, 0, 3);
     cr_expect_eq(backend_cpu.step(t.backend, t.parameters, t.state, &bad, t.gradients, NULL), STATUS_FORMAT);
     cr_expect_eq(backend_cpu.collect(t.backend, &result), STATUS_INTERNAL, "a step that failed has no result");
-    cr_expect_eq(backend_cpu.step(t.backend, t.parameters, t.state, &small, t.gradients, NULL), STATUS_INTERNAL);
+    cr_expect_eq(backend_cpu.step(t.backend, t.parameters, t.state, &large, t.gradients, NULL), STATUS_INTERNAL);
     train_close(&t);
 }
 

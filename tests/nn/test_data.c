@@ -446,6 +446,9 @@ Test(data, what_is_left_of_an_epoch_is_a_smaller_batch_if_kept)
         order.workers = workers[w];
         order.batch = 30 / workers[w];
         cr_expect_eq(data_order_batches(&order), 4);
+        cr_expect_eq(data_order_rest(&order), 11);
+        cr_expect_eq(data_order_all_images(&order, 1, 2), 30);
+        cr_expect_eq(data_order_all_images(&order, 1, 3), 11);
         expect_all_once(&order, 1, 0, other);
         cr_expect_arr_eq(reference, other, 101 * sizeof *reference, "the same order for %d workers", workers[w]);
         expect_all_once(&order, 2, 0, other);
@@ -493,6 +496,10 @@ Test(data, other_workers_go_on_in_the_middle_of_an_epoch)
         }
         cr_expect_gt(given, 80, "less than a batch is left out");
         cr_expect_eq(now - step, (100 - at.position) / 20);
+        cr_expect_eq(data_order_end(&five, (double)at.epoch + 1), now);
+        cr_expect_eq(data_order_end(&five, (double)at.epoch + 2.5), now + 8, "two of five and a half are three");
+        cr_expect_eq(data_order_end(&five, (double)at.epoch), step);
+        cr_expect_eq(data_order_rest(&five), 0);
         cr_expect_eq(data_order_place(&five, now).epoch, at.epoch + 1);
         cr_expect_eq(data_order_place(&five, now).position, 0);
         cr_expect_eq(data_order_place(&five, now + 5).epoch, at.epoch + 2);

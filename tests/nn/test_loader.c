@@ -273,6 +273,84 @@ Test(loader, a_set_that_repeats_has_the_same_images_with_any_number_of_threads_f
     data_close(data);
 }
 
+/* The last batch of an epoch is smaller, and tells by what its gradient is to be divided: each image comes once. */
+Test(loader, gives_all_of_an_epoch_if_the_last_batch_is_kept)
+{
+    struct data *data = open_data();
+    const struct data_order kept = {.seed = 2, .samples = TRAIN, .workers = 5, .batch = BATCH, .keep_last = true};
+    for (int t = 0; t < THREAD_COUNTS; t++) {
+        int images = 0, labels[10] = {0};
+        for (int rank = 0; rank < 5; rank++) {
+            struct loader *loader = NULL;
+            const struct loader_request request = {.data = data,
+                                                   .batch = BATCH,
+                                                   .batches = 6,
+                                                   .order = &kept,
+                                                   .rank = rank,
+                                                   .threads = thread_counts[t],
+                                                   .ahead = 2,
+                                                   .held = 1};
+            EXPECT_OK(loader_open(&request, &loader));
+            for (int step = 0; step < 6; step++) { /* 15, 15 and 11 images, twice */
+                const struct batch *batch = next(loader);
+                cr_expect_eq(batch->count, step % 3 < 2 ? 3 : rank == 0 ? 3 : 2, "rank %d, step %d", rank, step);
+                cr_expect_float_eq(batch->divisor, step % 3 < 2 ? 3 : 11 / 5.0, 1e-15);
+                images += batch->count;
+                for (int i = 0; i < batch->count; i++)
+                    labels[batch->labels[i]]++;
+                loader_done(loader);
+            }
+            loader_close(loader);
+        }
+        cr_expect_eq(images, 2 * TRAIN);
+        for (int i = 0; i < TRAIN; i++)
+            labels[train_labels[8 + i]] -= 2;
+        for (int c = 0; c < 10; c++)
+            cr_expect_eq(labels[c], 0, "class %d", c);
+    }
+    close_data(data);
+}
+
+/* Slots that are first filled for a small batch have what a large one needs later. */
+Test(loader, a_set_that_repeats_may_begin_with_its_last_batch)
+{
+    struct data *data = NULL;
+    EXPECT_OK(data_open(&(struct data_request){.path = "synthetic", .image_size = SIZE}, &data));
+    const size_t samples = data_train_count(data);
+    const struct data_order kept = {.seed = 5,
+                                    .samples = samples,
+                                    .workers = 2,
+                                    .batch = BATCH,
+                                    .keep_last = true,
+                                    .origin = {.step = 9, .epoch = 0, .position = samples - 2}};
+    for (int threads = 0; threads < 3; threads++) {
+        struct loader *loader = NULL;
+        const struct loader_request request = {.data = data,
+                                               .batch = BATCH,
+                                               .batches = 4,
+                                               .order = &kept,
+                                               .first = 9,
+                                               .stored = true,
+                                               .threads = threads,
+                                               .ahead = 1,
+                                               .held = 1};
+        uint8_t first[BATCH * 3 * SIZE * SIZE];
+        EXPECT_OK(loader_open(&request, &loader));
+        for (int step = 0; step < 4; step++) {
+            const struct batch *batch = next(loader);
+            cr_expect_eq(batch->count, step == 0 ? 1 : BATCH);
+            if (step < 2)
+                memcpy(first, batch->stored->bytes, sizeof first);
+            const size_t bytes = (size_t)batch->count * 3 * SIZE * SIZE;
+            cr_expect_arr_eq(batch->stored->bytes, first, bytes, "step %d", step);
+            cr_expect_arr_neq(batch->stored->bytes + bytes - 12, "\0\0\0\0\0\0\0\0\0\0\0", 12);
+            loader_done(loader);
+        }
+        loader_close(loader);
+    }
+    data_close(data);
+}
+
 Test(loader, leaves_alone_the_two_that_a_device_may_still_read)
 {
     struct data *data = open_data();
