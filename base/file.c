@@ -1,5 +1,5 @@
 /* file.c - whole files in, whole files out. */
-#define _XOPEN_SOURCE 700 /* realpath */
+#define _GNU_SOURCE /* realpath, O_TMPFILE */
 #include "base/file.h"
 
 #include <errno.h>
@@ -89,17 +89,33 @@ failed:
     return status;
 }
 
+/* A pipe that nobody writes ends at once: opened without O_NONBLOCK, it would wait for a writer who may never come. */
+static int open_to_read(const char *path, struct stat *about)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0 && (fstat(fd, about) != 0 || fcntl(fd, F_SETFL, 0) != 0)) {
+        (void)close(fd);
+        return -1;
+    }
+    return fd;
+}
+
 enum status file_read(const char *path, size_t limit, char **data, size_t *length)
 {
     *data = NULL;
     *length = 0;
-    struct source source = {.path = path, .fd = open(path, O_RDONLY | O_CLOEXEC)};
+    struct stat about;
+    struct source source = {.path = path, .fd = open_to_read(path, &about)};
     if (source.fd < 0)
         return fail_errno("open", path);
-    struct stat about;
-    bool sized = fstat(source.fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size > 0;
+    bool sized = S_ISREG(about.st_mode) && about.st_size > 0;
     enum status status = source_read_all(&source, sized ? (size_t)about.st_size : FIRST_BLOCK, limit, data, length);
     (void)close(source.fd);
+    if (status >= 0 && *length == 0 && S_ISFIFO(about.st_mode)) {
+        free(*data);
+        *data = NULL;
+        status = fail(STATUS_IO, "read %s: a pipe that nobody writes to", path);
+    }
     return status;
 }
 
@@ -107,10 +123,15 @@ enum status file_read_gzip(const char *path, size_t limit, unsigned char **data,
 {
     *data = NULL;
     *length = 0;
-    errno = 0;
-    struct source source = {.path = path, .fd = -1, .gzip = gzopen(path, "rbe")};
-    if (source.gzip == NULL)
-        return errno != 0 ? fail_errno("open", path) : fail(STATUS_NO_MEMORY, "out of memory: inflating %s", path);
+    struct stat about;
+    const int fd = open_to_read(path, &about);
+    if (fd < 0)
+        return fail_errno("open", path);
+    struct source source = {.path = path, .fd = -1, .gzip = gzdopen(fd, "rb")}; /* closes fd, too */
+    if (source.gzip == NULL) {
+        (void)close(fd);
+        return fail(STATUS_NO_MEMORY, "out of memory: inflating %s", path);
+    }
     char *bytes = NULL;
     enum status status = source_read_all(&source, FIRST_BLOCK, limit, &bytes, length);
     /* A file that ends in the middle of its stream reads as a short one; only closing tells. */
@@ -137,20 +158,6 @@ static enum status write_all(int fd, const char *path, const char *bytes, size_t
         length -= (size_t)count;
     }
     return STATUS_OK;
-}
-
-/* Some file systems report a full disk only in fsync or close, so both count as writing. */
-static enum status write_file(const char *temporary, const char *path, const void *data, size_t length)
-{
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0)
-        return fail_errno("create", path);
-    enum status status = write_all(fd, path, data, length);
-    if (status == STATUS_OK && fsync(fd) != 0 && errno != EINVAL)
-        status = fail_errno("fsync", path);
-    if (close(fd) != 0 && status == STATUS_OK)
-        status = fail_errno("close", path);
-    return status;
 }
 
 /* The folder that holds `path`, as open() takes it. */
@@ -181,6 +188,50 @@ static enum status folder_sync(const char *path)
     return status;
 }
 
+/* A new file in the folder of `path`, without a name where the file system can have such: then nothing is left of it
+ * however this process ends. Else `temporary`. */
+static int create_temporary(const char *path, const char *temporary, bool *named)
+{
+    char *folder = NULL;
+    int fd = -1;
+    if (access("/proc/self/fd", X_OK) == 0 && folder_of(path, &folder) >= 0)
+        fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+    free(folder);
+    *named = fd < 0;
+    return fd >= 0 ? fd : open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+}
+
+/* One without a name gets that of `path`, where there is nothing yet, else `temporary`. */
+static int give_name(int fd, const char *path, const char *temporary, bool *linked)
+{
+    char here[32];
+    (void)snprintf(here, sizeof here, "/proc/self/fd/%d", fd);
+    *linked = linkat(AT_FDCWD, here, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0;
+    if (*linked || errno != EEXIST)
+        return *linked ? 0 : -1;
+    (void)unlink(temporary);
+    return linkat(AT_FDCWD, here, AT_FDCWD, temporary, AT_SYMLINK_FOLLOW);
+}
+
+/* The file is whole: it becomes `path`. Closes fd in any case; on failure nothing is left. Some file systems report a full
+ * disk only in fsync or close, so both count as writing. */
+static enum status finish_temporary(int fd, const char *path, const char *temporary, bool named)
+{
+    enum status status = STATUS_OK;
+    bool linked = false;
+    if (fsync(fd) != 0 && errno != EINVAL)
+        status = fail_errno("fsync", path);
+    if (status == STATUS_OK && !named && give_name(fd, path, temporary, &linked) != 0)
+        status = fail_errno("create", path);
+    if (close(fd) != 0 && status == STATUS_OK)
+        status = fail_errno("close", path);
+    if (status == STATUS_OK && !linked && rename(temporary, path) != 0)
+        status = fail_errno("rename to", path);
+    if (status < 0)
+        (void)unlink(linked ? path : temporary);
+    return status < 0 ? status : folder_sync(path);
+}
+
 /* A device, a pipe, a file without a name: what is there takes the bytes, and stays. Renaming over it would replace it,
  * and can't give a name. */
 static bool is_stream(const char *path)
@@ -200,20 +251,18 @@ static enum status write_stream(const char *path, const void *data, size_t lengt
     return status;
 }
 
-static enum status write_and_rename(const char *path, const void *data, size_t length)
+static enum status write_and_rename(const char *path, const char *temporary, const void *data, size_t length)
 {
-    struct text temporary = {0};
-    text_addf(&temporary, "%s.tmp.%ld", path, (long)getpid());
-    enum status status = text_check(&temporary);
+    bool named = false;
+    const int fd = create_temporary(path, temporary, &named);
+    if (fd < 0)
+        return fail_errno("create", path);
+    const enum status status = write_all(fd, path, data, length);
     if (status == STATUS_OK)
-        status = write_file(text_string(&temporary), path, data, length);
-    if (status == STATUS_OK && rename(text_string(&temporary), path) != 0)
-        status = fail_errno("rename to", path);
-    if (status < 0 && !temporary.failed)
-        (void)unlink(text_string(&temporary));
-    if (status == STATUS_OK)
-        status = folder_sync(path);
-    text_release(&temporary);
+        return finish_temporary(fd, path, temporary, named);
+    (void)close(fd);
+    if (named)
+        (void)unlink(temporary);
     return status;
 }
 
@@ -222,7 +271,13 @@ enum status file_write_atomic(const char *path, const void *data, size_t length)
     if (is_stream(path))
         return write_stream(path, data, length);
     char *target = realpath(path, NULL); /* behind symbolic links, which stay; NULL: there is no such file yet */
-    enum status status = write_and_rename(target != NULL ? target : path, data, length);
+    const char *where = target != NULL ? target : path;
+    struct text temporary = {0};
+    text_addf(&temporary, "%s.tmp.%ld", where, (long)getpid());
+    enum status status = text_check(&temporary);
+    if (status == STATUS_OK)
+        status = write_and_rename(where, text_string(&temporary), data, length);
+    text_release(&temporary);
     free(target);
     return status;
 }
@@ -232,6 +287,7 @@ enum status file_write_atomic(const char *path, const void *data, size_t length)
 struct file_writer {
     char *path, *temporary;
     int fd;
+    bool named; /* `temporary` is there */
 };
 
 static void forget(struct file_writer *writer)
@@ -256,7 +312,7 @@ enum status file_begin(const char *path, struct file_writer **out)
     TRY_TO(done, text_check(&temporary));
     TRY_TO(done, memory_string(&writer->temporary, text_string(&temporary)));
     TRY_TO(done, memory_string(&writer->path, path));
-    writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    writer->fd = create_temporary(path, writer->temporary, &writer->named);
     if (writer->fd < 0)
         status = fail_errno("create", path);
 done:
@@ -285,24 +341,20 @@ void file_abandon(struct file_writer *writer)
 {
     if (writer == NULL)
         return;
-    (void)unlink(writer->temporary);
+    if (writer->named)
+        (void)unlink(writer->temporary);
     forget(writer);
+}
+
+int file_descriptor(const struct file_writer *writer)
+{
+    return writer->fd;
 }
 
 enum status file_commit(struct file_writer *writer)
 {
-    enum status status = STATUS_OK;
-    if (fsync(writer->fd) != 0 && errno != EINVAL)
-        status = fail_errno("fsync", writer->path);
-    if (close(writer->fd) != 0 && status == STATUS_OK)
-        status = fail_errno("close", writer->path);
+    const enum status status = finish_temporary(writer->fd, writer->path, writer->temporary, writer->named);
     writer->fd = -1;
-    if (status == STATUS_OK && rename(writer->temporary, writer->path) != 0)
-        status = fail_errno("rename to", writer->path);
-    if (status < 0)
-        (void)unlink(writer->temporary);
-    else
-        status = folder_sync(writer->path);
     forget(writer);
     return status;
 }

@@ -218,13 +218,24 @@ static void folder_name(const struct data_set *set, enum part part, size_t index
               folder->names[part] + folder->begin[part][index]);
 }
 
+/* A link that leads nowhere is one bad image. A file that is gone, or can't be read, was there or is: that is no image's
+ * fault. */
+static enum status cant_open(const char *path, int reason)
+{
+    struct stat about;
+    const bool dangles = (reason == ENOENT || reason == ELOOP) && lstat(path, &about) == 0 && S_ISLNK(about.st_mode);
+    if (dangles)
+        return fail(STATUS_FORMAT, "data %s: a link to nothing", path);
+    return fail(STATUS_IO, "data %s: %s", path, strerror(reason));
+}
+
 /* Without O_NONBLOCK a pipe of that name would wait for its writer. */
 static enum status read_file(const char *path, struct bytes *bytes)
 {
     struct stat about;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return fail(STATUS_IO, "data %s: %s", path, strerror(errno));
+        return cant_open(path, errno);
     enum status status = STATUS_OK;
     if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size > LARGEST_FILE)
         status = fail(STATUS_FORMAT, "data %s: no regular file of at most 1 GiB", path);

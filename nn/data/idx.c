@@ -56,6 +56,8 @@ static enum status read_idx(const char *path, uint32_t magic, size_t header, uns
     size_t length = 0;
     if (!file_exists(path))
         return fail(STATUS_IO, "data %s: no such file, plain or with .gz: " CURE, path);
+    if (!file_is_plain(path))
+        return damaged(path, "no regular file");
     enum status status = file_read_gzip(path, LARGEST_FILE, file, &length);
     if (status == STATUS_NO_MEMORY)
         return fail(status, "data %s: %s", path, status_message());

@@ -2,7 +2,6 @@
 #include "nn/data/pack.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,16 +13,18 @@
 #include "base/text.h"
 #include "nn/data/reader.h"
 
-enum { HEADER = 112, HASHED = 104, PAGE = 4096, LARGEST_SIDE = 4096, MOST_CLASSES = 1000000 };
+enum { VERSION = 2, HEADER = 112, HASHED = 104, PAGE = 4096, LARGEST_SIDE = 4096, MOST_CLASSES = 1000000 };
 #define LABEL_BYTES sizeof(uint32_t)
+#define HASH_BYTES sizeof(uint64_t)
 static const char magic[8] = {'c', 'h', 'o', 'r', 'p', 'a', 'c', 'k'};
 
 struct header {
     uint32_t version, height, width, channels, classes;
-    uint64_t names_bytes, count[PARTS], labels_at, images_at, length, images_hash, meta_hash;
+    uint64_t names_bytes, count[PARTS], labels_at, images_at, length, hashes_at, meta_hash;
 };
 
 struct pack {
+    char *path;
     struct mapped file;
     struct header header;
 };
@@ -51,7 +52,7 @@ static void encode(const struct header *header, uint8_t bytes[HEADER])
     const uint32_t narrow[] = {header->version, header->height, header->width, header->channels, header->classes};
     const uint64_t wide[] = {
         header->names_bytes, header->count[PART_TRAIN], header->count[PART_TEST], 0,
-        header->labels_at,   header->images_at,         header->length,           header->images_hash,
+        header->labels_at,   header->images_at,         header->length,           header->hashes_at,
         header->meta_hash};
     for (size_t i = 0; i < sizeof narrow / sizeof narrow[0]; i++)
         put(bytes + 8 + 4 * i, narrow[i], 4);
@@ -73,7 +74,7 @@ static void decode(const uint8_t bytes[HEADER], struct header *header)
         .labels_at = get(bytes + 64, 8),
         .images_at = get(bytes + 72, 8),
         .length = get(bytes + 80, 8),
-        .images_hash = get(bytes + 88, 8),
+        .hashes_at = get(bytes + 88, 8),
         .meta_hash = get(bytes + 96, 8),
     };
 }
@@ -86,14 +87,15 @@ static uint64_t image_bytes(const struct header *header)
 /* Where everything lies, from the numbers before it. False: too much for a file. */
 static bool lay_out(struct header *header)
 {
-    size_t count, labels, images, names = (size_t)header->names_bytes;
+    size_t count, labels, hashes, images, names = (size_t)header->names_bytes;
     if (!checked_add((size_t)header->count[PART_TRAIN], (size_t)header->count[PART_TEST], &count) ||
-        !checked_multiply(count, LABEL_BYTES, &labels) ||
-        !checked_multiply(count, (size_t)image_bytes(header), &images) || names > SIZE_MAX / 4 ||
-        labels > SIZE_MAX / 4 || images > SIZE_MAX / 4)
+        !checked_multiply(count, LABEL_BYTES, &labels) || !checked_multiply(count, HASH_BYTES, &hashes) ||
+        !checked_multiply(count, (size_t)image_bytes(header), &images) || names > SIZE_MAX / 8 ||
+        hashes > SIZE_MAX / 8 || images > SIZE_MAX / 4)
         return false;
     header->labels_at = (HEADER + names + LABEL_BYTES - 1) / LABEL_BYTES * LABEL_BYTES;
-    header->images_at = (header->labels_at + labels + PAGE - 1) / PAGE * PAGE;
+    header->hashes_at = (header->labels_at + labels + HASH_BYTES - 1) / HASH_BYTES * HASH_BYTES;
+    header->images_at = (header->hashes_at + hashes + PAGE - 1) / PAGE * PAGE;
     header->length = header->images_at + images;
     return true;
 }
@@ -116,19 +118,19 @@ static enum status check_header(const char *path, const struct pack *pack)
     const struct header *header = &pack->header;
     if (get(bytes + HASHED, 8) != hash_bytes(HASH_START, bytes, HASHED))
         return damaged(path, "its header is damaged (the checksum is wrong)");
-    if (header->version != 1)
+    if (header->version != VERSION)
         return damaged(path, "a pack of another version");
     if (header->height < 1 || header->height > LARGEST_SIDE || header->width < 1 || header->width > LARGEST_SIDE ||
         (header->channels != 1 && header->channels != 3) || header->classes < 1 || header->classes > MOST_CLASSES)
         return damaged(path, "images or classes that no pack has");
     struct header wanted = *header;
-    if (!lay_out(&wanted) || wanted.labels_at != header->labels_at || wanted.images_at != header->images_at ||
-        wanted.length != header->length)
+    if (!lay_out(&wanted) || wanted.labels_at != header->labels_at || wanted.hashes_at != header->hashes_at ||
+        wanted.images_at != header->images_at || wanted.length != header->length)
         return damaged(path, "its parts lie in places that they can't");
     if (pack->file.length != header->length)
         return damaged(path, "it is cut short, or something was added");
     if (header->meta_hash != hash_bytes(HASH_START, bytes + HEADER, header->images_at - HEADER))
-        return damaged(path, "its names or labels are damaged (the checksum is wrong)");
+        return damaged(path, "its names, labels or the images' checksums are damaged (the checksum is wrong)");
     return STATUS_OK;
 }
 
@@ -164,6 +166,7 @@ static enum status pack_open(const char *path, struct data_set *set)
 {
     TRY(memory_zeroed(&set->state, 1, sizeof(struct pack)));
     struct pack *pack = set->state;
+    TRY(memory_string(&pack->path, path));
     TRY(map_pack(path, pack));
     const struct header *header = &pack->header;
     const uint8_t *label = pack->file.data + header->labels_at;
@@ -182,17 +185,35 @@ static enum status pack_open(const char *path, struct data_set *set)
 static void pack_close(struct data_set *set)
 {
     struct pack *pack = set->state;
-    if (pack != NULL)
-        file_unmap(&pack->file);
+    if (pack == NULL)
+        return;
+    file_unmap(&pack->file);
+    free(pack->path);
     free(pack);
 }
 
+/* Image `number`, training first. */
+static enum status check_image(const struct pack *pack, const char *path, uint64_t number, const uint8_t *image)
+{
+    const struct header *header = &pack->header;
+    const uint64_t wanted = get(pack->file.data + header->hashes_at + number * HASH_BYTES, HASH_BYTES);
+    if (hash_quick(image, (size_t)image_bytes(header)) == wanted)
+        return STATUS_OK;
+    const bool train = number < header->count[PART_TRAIN];
+    return fail(STATUS_FORMAT,
+                "data %s: %s image %llu is damaged (the checksum is wrong): make it anew with chorale data pack", path,
+                train ? "training" : "test", (unsigned long long)(train ? number : number - header->count[PART_TRAIN]));
+}
+
+/* Damage is noticed when the image is read: all of a large file at the start would be minutes, one image while it is in the
+ * cache is next to nothing. */
 static enum status pack_pixels(const struct data_set *set, enum part part, size_t index, uint8_t *to)
 {
     const struct pack *pack = set->state;
-    const size_t bytes = (size_t)image_bytes(&pack->header), before = part == PART_TEST ? set->count[PART_TRAIN] : 0;
-    memcpy(to, pack->file.data + pack->header.images_at + (before + index) * bytes, bytes);
-    return STATUS_OK;
+    const size_t bytes = (size_t)image_bytes(&pack->header);
+    const size_t number = index + (part == PART_TEST ? set->count[PART_TRAIN] : 0);
+    memcpy(to, pack->file.data + pack->header.images_at + number * bytes, bytes);
+    return check_image(pack, pack->path, number, to);
 }
 
 static void pack_name(const struct data_set *set, enum part part, size_t index, struct text *text)
@@ -217,12 +238,10 @@ enum status pack_check(const char *path)
 {
     struct pack pack = {.file = {.data = NULL}};
     enum status status = map_pack(path, &pack);
-    if (status >= 0) {
-        const struct header *header = &pack.header;
-        uint64_t hash = hash_bytes(HASH_START, pack.file.data + header->images_at, header->length - header->images_at);
-        if (hash != header->images_hash)
-            status = damaged(path, "its images are damaged (the checksum is wrong)");
-    }
+    const struct header *header = &pack.header;
+    const uint64_t count = header->count[PART_TRAIN] + header->count[PART_TEST];
+    for (uint64_t i = 0; status >= 0 && i < count; i++)
+        status = check_image(&pack, path, i, pack.file.data + header->images_at + i * image_bytes(header));
     file_unmap(&pack.file);
     return status;
 }
@@ -232,7 +251,7 @@ enum status pack_check(const char *path)
 struct writer {
     const struct data *data;
     struct header header;
-    struct bytes labels[PARTS]; /* as they lie in the file */
+    struct bytes labels[PARTS], hashes[PARTS]; /* as they lie in the file */
     struct text names;
     uint8_t *image;
     FILE *file;
@@ -244,12 +263,11 @@ static enum status wrote(const struct writer *writer, bool done)
     return done ? STATUS_OK : fail(STATUS_IO, "write %s: %s", writer->path, strerror(errno));
 }
 
-/* Append a label. */
-static enum status keep_label(struct bytes *labels, int32_t label)
+static enum status append(struct bytes *numbers, uint64_t number, size_t width)
 {
-    size_t length = labels->length;
-    TRY(bytes_reserve(labels, length + LABEL_BYTES));
-    put(labels->data + length, (uint64_t)(uint32_t)label, LABEL_BYTES);
+    size_t length = numbers->length;
+    TRY(bytes_reserve(numbers, length + width));
+    put(numbers->data + length, number, width);
     return STATUS_OK;
 }
 
@@ -259,7 +277,6 @@ static enum status write_images(struct writer *writer, size_t *skipped)
     struct data_scratch *scratch = NULL;
     struct header *header = &writer->header;
     enum status status = data_scratch_open(writer->data, &scratch);
-    header->images_hash = HASH_START;
     for (int part = 0; status >= 0 && part < PARTS; part++) {
         const size_t count = part == PART_TRAIN ? data_train_count(writer->data) : data_test_count(writer->data);
         for (size_t i = 0; status >= 0 && i < count; i++) {
@@ -271,9 +288,11 @@ static enum status write_images(struct writer *writer, size_t *skipped)
                 ++*skipped;
                 continue;
             }
-            header->images_hash = hash_bytes(header->images_hash, writer->image, (size_t)image_bytes(header));
             header->count[part]++;
-            status = keep_label(&writer->labels[part], label);
+            status = append(&writer->labels[part], (uint32_t)label, LABEL_BYTES);
+            if (status >= 0)
+                status =
+                    append(&writer->hashes[part], hash_quick(writer->image, (size_t)image_bytes(header)), HASH_BYTES);
             if (status >= 0)
                 status = wrote(writer, fwrite(writer->image, (size_t)image_bytes(header), 1, writer->file) == 1);
         }
@@ -282,7 +301,7 @@ static enum status write_images(struct writer *writer, size_t *skipped)
     return status;
 }
 
-/* Images that turned out bad made the labels shorter: the others move forward. */
+/* Images that turned out bad made labels and checksums fewer: the others move forward. */
 static enum status move_images(struct writer *writer, uint64_t from)
 {
     const size_t bytes = (size_t)image_bytes(&writer->header);
@@ -295,7 +314,15 @@ static enum status move_images(struct writer *writer, uint64_t from)
     return STATUS_OK;
 }
 
-/* Header, names and labels, and zeros up to the images. */
+/* Returns where the next go. */
+static uint8_t *place(uint8_t *to, const struct bytes *bytes)
+{
+    if (bytes->length > 0)
+        memcpy(to, bytes->data, bytes->length);
+    return to + bytes->length;
+}
+
+/* Header, names, labels and checksums, and zeros up to the images. */
 static enum status write_meta(struct writer *writer)
 {
     struct header *header = &writer->header;
@@ -304,11 +331,10 @@ static enum status write_meta(struct writer *writer)
     TRY_TO(done, bytes_reserve(&meta, (size_t)header->images_at));
     memset(meta.data, 0, meta.length);
     memcpy(meta.data + HEADER, text_string(&writer->names), writer->names.length);
-    uint8_t *labels = meta.data + header->labels_at;
+    uint8_t *labels = meta.data + header->labels_at, *hashes = meta.data + header->hashes_at;
     for (int part = 0; part < PARTS; part++) {
-        if (writer->labels[part].length > 0)
-            memcpy(labels, writer->labels[part].data, writer->labels[part].length);
-        labels += writer->labels[part].length;
+        labels = place(labels, &writer->labels[part]);
+        hashes = place(hashes, &writer->hashes[part]);
     }
     header->meta_hash = hash_bytes(HASH_START, meta.data + HEADER, meta.length - HEADER);
     encode(header, meta.data);
@@ -326,7 +352,7 @@ static enum status prepare(struct writer *writer)
     void *image = NULL;
     data_form(writer->data, &form);
     data_facts(writer->data, &facts);
-    writer->header = (struct header){.version = 1,
+    writer->header = (struct header){.version = VERSION,
                                      .height = (uint32_t)form.height,
                                      .width = (uint32_t)form.width,
                                      .channels = (uint32_t)form.channels,
@@ -357,39 +383,46 @@ static enum status write_all(struct writer *writer, size_t *skipped)
     if (header->images_at != images_at)
         TRY(move_images(writer, images_at));
     TRY(write_meta(writer));
-    TRY(wrote(writer, fflush(writer->file) == 0 && fsync(fileno(writer->file)) == 0));
+    TRY(wrote(writer, fflush(writer->file) == 0));
     return wrote(writer, ftruncate(fileno(writer->file), (off_t)header->length) == 0);
 }
 
-static enum status write_to(struct writer *writer, const char *temporary, size_t *skipped)
+/* All but what makes the file one. */
+static enum status write_stream(struct writer *writer, int fd, size_t *skipped)
 {
-    writer->file = fopen(temporary, "w+be");
-    TRY(wrote(writer, writer->file != NULL));
+    const int stream = dup(fd);
+    writer->file = stream >= 0 ? fdopen(stream, "w+b") : NULL;
+    if (writer->file == NULL) {
+        const enum status status = wrote(writer, false);
+        if (stream >= 0)
+            (void)close(stream);
+        return status;
+    }
     enum status status = write_all(writer, skipped);
     if (fclose(writer->file) != 0 && status >= 0)
         status = wrote(writer, false);
-    if (status >= 0)
-        status = wrote(writer, rename(temporary, writer->path) == 0);
-    if (status < 0)
-        (void)unlink(temporary);
     return status;
 }
 
 enum status pack_write(const struct data *data, const char *path, size_t *skipped)
 {
     struct writer writer = {.data = data, .path = path};
-    struct text temporary = {0};
+    struct file_writer *file = NULL;
     enum status status = STATUS_OK;
     *skipped = 0;
-    text_addf(&temporary, "%s.tmp.%ld", path, (long)getpid());
-    TRY_TO(done, text_check(&temporary));
     TRY_TO(done, prepare(&writer));
-    TRY_TO(done, write_to(&writer, text_string(&temporary), skipped));
+    TRY_TO(done, file_begin(path, &file));
+    status = write_stream(&writer, file_descriptor(file), skipped);
+    if (status >= 0)
+        status = file_commit(file);
+    else
+        file_abandon(file);
 done:
-    for (int part = 0; part < PARTS; part++)
+    for (int part = 0; part < PARTS; part++) {
         free(writer.labels[part].data);
+        free(writer.hashes[part].data);
+    }
     text_release(&writer.names);
-    text_release(&temporary);
     free(writer.image);
     return status;
 }

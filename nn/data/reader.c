@@ -48,6 +48,8 @@ enum status reader_choose(const char *words, const struct reader **reader, const
 {
     const char *colon = strchr(words, ':');
     size_t length = colon != NULL ? (size_t)(colon - words) : strlen(words);
+    if (words[0] == '\0' || (colon != NULL && colon[1] == '\0' && by_name(words, length) != NULL))
+        return fail(STATUS_USAGE, "data %s: a path is missing: PATH or FORMAT:PATH", words);
     *reader = by_name(words, length);
     *path = colon != NULL ? colon + 1 : "made from the seed";
     if (*reader != NULL && (colon != NULL || (*reader)->recognises == NULL))
@@ -103,6 +105,8 @@ enum status set_class_names(struct data_set *set, const char *path)
 {
     char *text = NULL;
     size_t length = 0, count = 0;
+    if (!file_is_plain(path))
+        return fail(STATUS_FORMAT, "data %s: no regular file", path);
     TRY(file_read(path, LARGEST_NAMES, &text, &length));
     enum status status = split_lines(text, &set->class_name, &count);
     free(text);

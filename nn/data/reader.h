@@ -58,7 +58,8 @@ struct data_set {
 
 extern const struct reader *const readers[]; /* ended by NULL, in the order in which they are asked */
 
-/* KIND:PATH, PATH, or synthetic: the reader and the path within `words`. STATUS_IO when nothing there is known. */
+/* KIND:PATH, PATH, or synthetic: the reader and the path within `words`. STATUS_IO when nothing there is known,
+ * STATUS_USAGE without a path. */
 enum status reader_choose(const char *words, const struct reader **reader, const char **path) MUST_CHECK;
 
 /* ---- for readers ---- */

@@ -317,6 +317,8 @@ static enum status write_index(const char *path, const struct stat *about, const
     enum status status = text_check(&samples);
     if (status >= 0)
         status = text_check(&all);
+    if (status >= 0 && file_exists(path) && !file_is_plain(path))
+        status = fail(STATUS_IO, "data %s: what is there is no regular file", path);
     if (status >= 0)
         status = file_write_atomic(path, text_string(&all), all.length);
     text_release(&samples);
@@ -381,7 +383,7 @@ static bool read_index(const char *path, const struct stat *about, struct tar_in
     char *text = NULL;
     size_t length = 0;
     *index = (struct tar_index){.sample = NULL};
-    if (file_read(path, LARGEST_INDEX, &text, &length) < 0)
+    if (!file_is_plain(path) || file_read(path, LARGEST_INDEX, &text, &length) < 0)
         return false;
     bool holds = parse_index(text, length, about, index);
     free(text);

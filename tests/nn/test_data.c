@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -314,6 +315,21 @@ Test(files, a_truncated_file_is_refused)
     expect_bad("train-images-idx3-ubyte", "header");
     put("train-images-idx3-ubyte", images, 0);
     expect_bad("train-images-idx3-ubyte", "header");
+}
+
+/* Reading a pipe would wait for a writer, a device would never end. */
+Test(files, pipes_devices_and_folders_are_refused_at_once)
+{
+    put_all();
+    cr_assert_eq(unlink(in_folder("train-images-idx3-ubyte")), 0);
+    cr_assert_eq(mkfifo(in_folder("train-images-idx3-ubyte"), 0600), 0);
+    expect_bad("train-images-idx3-ubyte", "no regular file");
+    cr_assert_eq(unlink(in_folder("train-images-idx3-ubyte")), 0);
+    cr_assert_eq(symlink("/dev/zero", in_folder("train-images-idx3-ubyte")), 0);
+    expect_bad("train-images-idx3-ubyte", "no regular file");
+    cr_assert_eq(unlink(in_folder("train-images-idx3-ubyte")), 0);
+    cr_assert_eq(mkdir(in_folder("train-images-idx3-ubyte"), 0700), 0);
+    expect_bad("train-images-idx3-ubyte", "no regular file");
 }
 
 Test(files, a_truncated_gzip_file_is_refused)

@@ -298,6 +298,20 @@ Test(tar, a_pipe_is_refused_at_once)
     cr_expect_not_null(strstr(status_message(), "no regular file"), "%s", status_message());
 }
 
+/* Nor is one written that stands where the index would be. */
+Test(tar, a_pipe_instead_of_the_index_is_left_alone)
+{
+    struct tar_index index;
+    bool scanned = false, stored = true;
+    put_shards();
+    cr_assert_eq(mkfifo(in_folder("set/val.tar.index"), 0600), 0);
+    EXPECT_OK(tar_index_open(in_folder("set/val.tar"), &index, &scanned, &stored));
+    cr_expect(scanned && !stored && index.count == 1);
+    tar_index_release(&index);
+    cr_assert_eq(mkfifo(in_folder("set/classes.txt"), 0600), 0);
+    expect_bad_set("set", STATUS_FORMAT, "classes.txt: no regular file");
+}
+
 Test(tar, labels_and_names_must_agree)
 {
     put_shards();
@@ -721,6 +735,36 @@ Test(pack, every_altered_byte_is_noticed)
     free(bytes);
 }
 
+/* In the epoch in which it is read; the others are given. */
+Test(pack, a_pixel_that_was_altered_ends_training_with_its_image)
+{
+    enum { IMAGES = 5 };
+    size_t skipped = 0, length = 0;
+    char *bytes = NULL;
+    float image[3 * 32 * 32];
+    int32_t label;
+    put_records("set/train.bin", IMAGES, 2, 1);
+    put_records("set/test.bin", 1, 2, 5);
+    struct data *data = open_size("set", 32);
+    EXPECT_OK(pack_write(data, in_folder("a.pack"), &skipped));
+    data_close(data);
+    EXPECT_OK(file_read(in_folder("a.pack"), 100000, &bytes, &length));
+    bytes[length - (size_t)3 * 3072 + 1000] ^= 1; /* training image 3 of 5, before the test image */
+    put("a.pack", bytes, length);
+    free(bytes);
+    data = open_size("a.pack", 32);
+    const struct data_order order = {.seed = 1, .samples = IMAGES, .workers = 1, .batch = 1};
+    for (uint64_t step = 0; step < IMAGES; step++) {
+        enum status status = data_train_batch(data, &order, step, 0, image, &label);
+        const bool damaged = data_order_sample(&order, 0, (size_t)step, 0, 0) == 3;
+        cr_expect_eq(status, damaged ? STATUS_FORMAT : STATUS_OK);
+        if (damaged)
+            cr_expect_not_null(strstr(status_message(), "a.pack: training image 3 is damaged"), "%s", status_message());
+    }
+    data_close(data);
+    EXPECT_FAIL(STATUS_FORMAT, "training image 3 is damaged", pack_check(in_folder("a.pack")));
+}
+
 /* ---- choosing ---- */
 
 TestSuite(choosing, .init = setup, .fini = teardown);
@@ -739,6 +783,15 @@ Test(choosing, a_format_may_be_named)
     (void)snprintf(words, sizeof words, "idx:%s", in_folder("set"));
     EXPECT_FAIL(STATUS_IO, "train-images-idx3-ubyte",
                 data_open(&(struct data_request){.path = words, .image_size = 8}, &data));
+}
+
+Test(choosing, without_a_path_nothing_is_read)
+{
+    static const char *const words[] = {"", "folder:", "tar:", "idx:"};
+    struct data *data = NULL;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        EXPECT_FAIL(STATUS_USAGE, "a path is missing",
+                    data_open(&(struct data_request){.path = words[i], .image_size = 8}, &data));
 }
 
 Test(choosing, synthetic_images_are_the_seeds)
