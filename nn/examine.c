@@ -1,6 +1,7 @@
 /* examine.c - accuracy, hashes, consensus. */
 #include "nn/examine.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +25,13 @@ struct score {
     double loss_sum, top1, top5, images;
 };
 
+/* Multiples of 2^-24 add up without rounding, so in any order to the same bits, as long as sums stay below 2^29. */
+static double on_grid(double loss)
+{
+    enum { DIGITS = 24 };
+    return ldexp(nearbyint(ldexp(loss, DIGITS)), -DIGITS);
+}
+
 /* This worker's part of the test set. */
 static enum status score_part(const struct examiner *examiner, const float *parameters, const float *state,
                               struct score *score)
@@ -31,19 +39,19 @@ static enum status score_part(const struct examiner *examiner, const float *para
     struct loader_request request = *examiner->loading;
     struct loader *loader = NULL;
     const struct batch *batch = NULL;
-    const size_t images = data_test_count(examiner->data);
+    const size_t images = data_test_count(examiner->data), batch_images = (size_t)request.batch;
+    const uint64_t batches = (images + batch_images - 1) / batch_images;
     request.order = NULL;
     request.first = examiner->exact ? (uint64_t)job_rank(examiner->job) : 0;
     request.stride = examiner->exact ? (size_t)job_size(examiner->job) : 1;
-    request.images = images > request.first ? (images - request.first + request.stride - 1) / request.stride : 0;
-    request.batches = (request.images + (size_t)request.batch - 1) / (size_t)request.batch;
+    request.batches = batches > request.first ? (batches - request.first + request.stride - 1) / request.stride : 0;
     enum status status = loader_open(&request, &loader);
     for (uint64_t b = 0; status >= 0 && b < request.batches; b++) {
         struct evaluation sum = {.loss_sum = 0};
         TRY_TO(done, loader_next(loader, &batch));
         if (batch->count > 0) /* else none of them could be decoded */
             TRY_TO(done, examiner->ops->evaluate(examiner->backend, parameters, state, batch, &sum));
-        score->loss_sum += sum.loss_sum;
+        score->loss_sum += on_grid(sum.loss_sum);
         score->top1 += (double)sum.top1;
         score->top5 += (double)sum.top5;
         score->images += batch->count;

@@ -1,9 +1,10 @@
 /* examine.h - what a trained model is like: accuracy on the whole test set, hashes of its bits, distance between
  * workers.
  *
- * Exact runs, in which all workers hold equal parameters, share the test set: worker r takes images r, r + p, ...
- * without padding, and sums are combined, so that the figure does not depend on the number of workers. In inexact runs
- * each worker's own model is tested on the whole set.
+ * Exact runs, in which all workers hold equal parameters, share the test set: it is cut into batches in the order of its
+ * images, the same for any number of workers, of which worker r takes r, r + p, ... without padding. Each batch's loss is
+ * rounded to a multiple of 2^-24, so that sums do not depend on who has which: with the same --batch the figures have
+ * equal bits on any number of workers. In inexact runs each worker's own model is tested on the whole set.
  */
 #ifndef CHORALE_NN_EXAMINE_H
 #define CHORALE_NN_EXAMINE_H

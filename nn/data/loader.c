@@ -50,6 +50,11 @@ static bool trains(const struct loader *loader)
     return loader->request.order != NULL;
 }
 
+static size_t first_test_image(const struct loader_request *request, uint64_t b)
+{
+    return ((size_t)request->first + (size_t)b * request->stride) * (size_t)request->batch;
+}
+
 /* Images of batch b. */
 static int images_of(const struct loader *loader, uint64_t b)
 {
@@ -58,8 +63,8 @@ static int images_of(const struct loader *loader, uint64_t b)
         const struct data_place place = data_order_place(request->order, request->first + b);
         return data_order_images(request->order, place.epoch, place.batch, request->rank);
     }
-    size_t before = (size_t)b * (size_t)request->batch;
-    size_t left = before < request->images ? request->images - before : 0;
+    const size_t before = first_test_image(request, b), images = data_test_count(request->data);
+    const size_t left = before < images ? images - before : 0;
     return left < (size_t)request->batch ? (int)left : request->batch;
 }
 
@@ -75,8 +80,7 @@ static enum status make_image(const struct loader *loader, struct data_scratch *
     } else if (trains(loader)) {
         TRY(data_train_image(request->data, scratch, request->order, request->first + b, request->rank, i, &to));
     } else {
-        size_t number = (size_t)b * (size_t)request->batch + (size_t)i;
-        TRY(data_test_image(request->data, scratch, (size_t)request->first + number * request->stride, &to));
+        TRY(data_test_image(request->data, scratch, first_test_image(request, b) + (size_t)i, &to));
     }
     if (!request->stored && slot->labels[i] >= 0)
         data_canonical(request->data, scratch, bytes, slot->box + i,

@@ -28,9 +28,9 @@ struct loader_request {
         *order;     /* training, its batch == batch; NULL: the test set. A batch has as many images as it */
                     /* tells, and the step's divisor (nn/batch.h)         */
     int rank;       /* training: whose images                              */
-    uint64_t first; /* training: step of the first batch; else test image  */
-    size_t stride;  /* test set: images first, first + stride, ..., `images` of them; the last batch may */
-    size_t images;  /* be smaller, and so is one with images that can't be decoded                       */
+    uint64_t first; /* training: step of the first batch; else of the test set's batches */
+    size_t stride;  /* test set: batches first, first + stride, ..., each of the next `batch` images. The */
+                    /* last one of the set may be smaller, and so is one with images that can't be decoded */
 
     bool stored; /* batch->stored; else batch->canonical                                               */
     int threads; /* 0: batches are made in loader_next()                                               */

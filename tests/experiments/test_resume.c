@@ -486,6 +486,31 @@ Test(resume, what_is_not_finite_is_never_kept)
 
 /* ---- other workers ---- */
 
+/* One model, tested by any number of workers: each of the 21 images once, and sums of equal bits. */
+Test(resume, evaluation_has_the_same_bits_on_any_number_of_workers)
+{
+    static const char *const keys[] = {"parameter_hash", "top1", "top5", "test_loss"};
+    const char *options = "--model=cnn --image-size=9 --threads=1 --data=. --batch=2 --bn=sync --lr=1 --steps=7";
+    train_silently(words("-n 1 %s --out=whole", options));
+    json_t *whole = summary_of("whole");
+    cr_expect_eq(fmod(number_of(whole, "top1") * TEST + 1e-9, 1) < 1e-6, true, "a count of images");
+    for (int workers = 2; workers <= 5; workers += workers == 3 ? 2 : 1) {
+        free(train(words("-n %d %s --out=of-%d --resume=whole/checkpoint-000000007 --change-workers", workers, options,
+                         workers)));
+        char *folder = words("of-%d", workers);
+        json_t *summary = summary_of(folder);
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+            json_t *ours = json_object_get(whole, keys[k]), *theirs = json_object_get(summary, keys[k]);
+            if (json_is_array(ours))
+                ours = json_array_get(ours, 0), theirs = json_array_get(theirs, (size_t)workers - 1);
+            cr_expect(json_equal(ours, theirs), "%d workers: %s", workers, keys[k]);
+        }
+        json_decref(summary);
+        free(folder);
+    }
+    json_decref(whole);
+}
+
 /* As many images a step: the same samples in the same order, and nearly the same numbers. */
 Test(resume, goes_on_with_other_workers)
 {
@@ -517,8 +542,10 @@ Test(resume, goes_on_with_other_workers)
     expect_wrong(words("-n 3 --batch=4 %s --steps=20 --decay-epochs=1 --out=more --resume --change-workers", options),
                  2, "--decay-epochs=1");
     /* 14 images left of 50: 6, 6 and 2 */
-    train_silently(words("-n 2 --batch=6 --last=keep %s --steps=3 --out=kept", options));
-    free(train(words("-n 3 --batch=2 --last=keep %s --epochs=2 --out=kept --resume --change-workers", options)));
+    train_silently(words("-n 2 --batch=6 --last=keep --lr-schedule=constant %s --steps=3 --out=kept", options));
+    free(train(
+        words("-n 3 --batch=2 --last=keep --lr-schedule=constant %s --epochs=2 --out=kept --resume --change-workers",
+              options)));
     summary = summary_of("kept");
     cr_expect_eq(integer_of(summary, "steps"), 3 + 3 + 9);
     cr_expect_float_eq(number_of(summary, "epochs"), 2, 1e-12);

@@ -494,14 +494,8 @@ Test(bad_images, are_left_out_of_evaluation)
     cr_expect_eq(data_test_count(data), 4);
     for (int threads = 0; threads < 3; threads++) {
         struct loader *loader = NULL;
-        const struct loader_request request = {.data = data,
-                                               .batch = 3,
-                                               .batches = 2,
-                                               .stride = 1,
-                                               .images = 4,
-                                               .threads = threads,
-                                               .ahead = 1,
-                                               .held = 1};
+        const struct loader_request request = {
+            .data = data, .batch = 3, .batches = 2, .stride = 1, .threads = threads, .ahead = 1, .held = 1};
         EXPECT_OK(loader_open(&request, &loader));
         const struct batch *batch = next(loader);
         cr_expect_eq(batch->count, 2);

@@ -168,10 +168,10 @@ Test(stored, training_images_are_the_files_and_become_the_canonical_ones)
     close_data(data);
 }
 
-Test(stored, test_images_are_those_of_a_stride)
+Test(stored, test_batches_are_those_of_a_stride)
 {
     struct data *data = open_data();
-    struct loader_request request = {.data = data, .batches = 2, .first = 1, .stride = 3, .images = 4};
+    struct loader_request request = {.data = data, .batches = 2, .first = 1, .stride = 3}; /* of five */
     struct loader *stored = NULL, *canonical = NULL;
     const struct batch *bytes = NULL, *floats = NULL;
     open_both(&request, &stored, &canonical);
@@ -179,7 +179,7 @@ Test(stored, test_images_are_those_of_a_stride)
         next_of_both(stored, canonical, &bytes, &floats);
         cr_expect_eq(bytes->count, b == 0 ? 3 : 1, "the last one is not full");
         for (int i = 0; i < bytes->count; i++)
-            expect_image(bytes, i, test_images, test_labels, 1 + (3 * b + (size_t)i) * 3,
+            expect_image(bytes, i, test_images, test_labels, (1 + 3 * b) * BATCH + (size_t)i,
                          floats->canonical + (size_t)i * 3 * SIZE * SIZE);
         loader_done(stored);
         loader_done(canonical);
