@@ -331,6 +331,7 @@ BODY void gradient_tiles(enum scheme scheme, const struct grid *grid, const stru
     }
 }
 
+/* `from` begins with the block. */
 BODY void result_tiles(enum scheme scheme, bool turned, const struct grid *grid, const struct value *value, float *data,
                        size_t block, size_t first, const struct matrix *from)
 {
@@ -338,7 +339,7 @@ BODY void result_tiles(enum scheme scheme, bool turned, const struct grid *grid,
     for (size_t t = 0; t < from->tiles; t++) {
         v8 tile[MOST_POINTS];
         struct spot spot = spot_of(grid, first + t, side);
-        load_points(from->data + (block * from->tiles + t) * WIDTH, from->point, POINTS_SIDE(scheme), tile);
+        load_points(from->data + t * WIDTH, from->point, POINTS_SIDE(scheme), tile);
         if (turned)
             BOTH(line_result_turned, scheme, tile, POINTS_SIDE(scheme), WRITE_SIDE(scheme, true));
         else
@@ -414,38 +415,46 @@ struct direction {
     bool turned; /* by data */
 };
 
-BODY void panel(enum scheme scheme, const struct direction *way, const float *weights, size_t number, float *to,
-                size_t point)
+/* Of a panel, `count` blocks of inputs from `first` on. */
+BODY void panel(enum scheme scheme, const struct direction *way, const float *weights, size_t number, size_t first,
+                size_t count, float *to, size_t point)
 {
-    size_t in_blocks = way->in->channels / WIDTH, out_blocks = way->out->channels / WIDTH;
-    for (size_t i = 0; i < in_blocks; i++) {
+    const size_t in_blocks = way->in->channels / WIDTH, out_blocks = way->out->channels / WIDTH;
+    for (size_t i = first; i < first + count; i++, to += WIDTH * PANEL) {
         const float *block[HALVES];
         for (size_t half = 0; half < HALVES; half++) {
             size_t o = number * HALVES + half;
             block[half] = weights + (way->turned ? i * out_blocks + o : o * in_blocks + i) * TAPS * WIDTH * WIDTH;
         }
-        panel_rows(scheme, block, way->turned, to + (number * in_blocks + i) * WIDTH * PANEL, point);
+        panel_rows(scheme, block, way->turned, to, point);
     }
 }
 
 TARGET static void transform_panel(enum scheme scheme, const struct direction *way, const float *weights, size_t number,
                                    float *to, size_t point)
 {
+    const size_t in = way->in->channels, blocks = in / WIDTH;
+    to += number * PANEL * in;
     if (scheme == TWO)
-        panel(TWO, way, weights, number, to, point);
+        panel(TWO, way, weights, number, 0, blocks, to, point);
     else if (scheme == FOUR)
-        panel(FOUR, way, weights, number, to, point);
+        panel(FOUR, way, weights, number, 0, blocks, to, point);
     else
-        panel(HALF, way, weights, number, to, point);
+        panel(HALF, way, weights, number, 0, blocks, to, point);
 }
 
 /* ---- products ---- */
 
-/* `rows` tiles x 16 channels: sums over `in` channels. */
-BODY void product_rows(int rows, size_t in, const float *v, size_t v_block, const float *u, float *to, size_t to_block)
+/* `rows` tiles x 16 channels: sums over `in` channels, added to what is there. */
+BODY void product_rows(int rows, size_t in, const float *v, size_t v_block, const float *u, bool add, float *to,
+                       size_t to_block)
 {
     __m256 sum[6][2];
-    UNROLL for (int r = 0; r < rows; r++) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
+    UNROLL for (int r = 0; r < rows; r++)
+    {
+        sum[r][0] = add ? _mm256_loadu_ps(to + r * WIDTH) : _mm256_setzero_ps();
+        sum[r][1] = add ? _mm256_loadu_ps(to + to_block + r * WIDTH) : _mm256_setzero_ps();
+    }
     for (size_t block = 0; block < in / WIDTH; block++, v += v_block) {
         UNROLL for (int c = 0; c < WIDTH; c++, u += PANEL)
         {
@@ -466,38 +475,40 @@ BODY void product_rows(int rows, size_t in, const float *v, size_t v_block, cons
 }
 
 /* One point and one panel: `count` tiles. */
-TARGET static void product(size_t in, size_t count, const float *v, const float *u, float *to)
+TARGET static void product(size_t in, size_t count, const float *v, const float *u, bool add, float *to)
 {
     enum { MOST_ROWS = 6 };
     const size_t block = count * WIDTH;
     size_t left = count;
     for (; left >= MOST_ROWS; left -= MOST_ROWS, v += MOST_ROWS * WIDTH, to += MOST_ROWS * WIDTH)
-        product_rows(MOST_ROWS, in, v, block, u, to, block);
+        product_rows(MOST_ROWS, in, v, block, u, add, to, block);
     if (left == 5)
-        product_rows(5, in, v, block, u, to, block);
+        product_rows(5, in, v, block, u, add, to, block);
     else if (left == 4)
-        product_rows(4, in, v, block, u, to, block);
+        product_rows(4, in, v, block, u, add, to, block);
     else if (left == 3)
-        product_rows(3, in, v, block, u, to, block);
+        product_rows(3, in, v, block, u, add, to, block);
     else if (left == 2)
-        product_rows(2, in, v, block, u, to, block);
+        product_rows(2, in, v, block, u, add, to, block);
     else if (left == 1)
-        product_rows(1, in, v, block, u, to, block);
+        product_rows(1, in, v, block, u, add, to, block);
 }
+
+enum { MOST_GROUPS = 3 }; /* blocks of outputs that are summed up together */
 
 /* `groups` blocks of 8 outputs x 4 inputs: sums over tiles, added to what is there. */
 BODY void gradient_rows(int groups, size_t count, const float *v, const float *d, size_t d_block, bool add, float *to,
                         size_t to_block)
 {
     enum { ROWS = 4 };
-    __m256 sum[ROWS][3];
+    __m256 sum[ROWS][MOST_GROUPS];
     UNROLL for (int r = 0; r < ROWS; r++)
     {
         UNROLL for (int g = 0; g < groups; g++) sum[r][g] =
             add ? _mm256_loadu_ps(to + (size_t)g * to_block + r * WIDTH) : _mm256_setzero_ps();
     }
     for (size_t t = 0; t < count; t++, v += WIDTH, d += WIDTH) {
-        __m256 y[3];
+        __m256 y[MOST_GROUPS];
         UNROLL for (int g = 0; g < groups; g++) y[g] = _mm256_loadu_ps(d + (size_t)g * d_block);
         UNROLL for (int r = 0; r < ROWS; r++)
         {
@@ -511,15 +522,13 @@ BODY void gradient_rows(int groups, size_t count, const float *v, const float *d
     }
 }
 
-/* One point: blocks [first, first + groups) of outputs, up to three, x all inputs. */
+/* One point: up to three blocks of outputs x all inputs. */
 BODY void gradient_group(int groups, size_t in, size_t count, const float *v, const float *d, bool add, float *to)
 {
     for (size_t c = 0; c < in; c += 4)
         gradient_rows(groups, count, v + c / WIDTH * count * WIDTH + c % WIDTH, d, count * WIDTH, add, to + c * WIDTH,
                       in * WIDTH);
 }
-
-enum { MOST_GROUPS = 3 };
 
 TARGET static void gradient_product(size_t groups, size_t in, size_t count, const float *v, const float *d, bool add,
                                     float *to)
@@ -537,6 +546,11 @@ TARGET static void gradient_product(size_t groups, size_t in, size_t count, cons
 bool winograd_runs(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
 }
 
 static size_t points_of(enum scheme scheme)
@@ -573,15 +587,71 @@ static size_t chunk_stride(const struct winograd *winograd, size_t chunk)
     return point_stride(winograd->source->channels * chunk) + point_stride(winograd->result->channels * chunk);
 }
 
+/* Few tiles and large weights: to write all the transformed weights down and to read them again takes as long as the
+ * products. Measured on Zen 3. */
+static bool panel_by_panel(const struct winograd *winograd)
+{
+    enum { MOST_TILES = 128, LEAST_WEIGHTS = 1 << 20 };
+    return grid_of(winograd).tiles <= MOST_TILES &&
+           weight_points_of(scheme_of(winograd)) * weights_stride(winograd) >= LEAST_WEIGHTS;
+}
+
+/* Likewise for the sums of the weights' gradient, which take another pass of additions. */
+static bool part_by_part(const struct winograd *winograd)
+{
+    enum { MOST_TILES = 24 };
+    return panel_by_panel(winograd) && grid_of(winograd).tiles <= MOST_TILES;
+}
+
+/* Inputs whose transformed weights for a panel stay in L2. */
+static size_t panel_inputs(enum scheme scheme)
+{
+    return scheme == FOUR ? 56 : 128;
+}
+
+/* Inputs whose sums for a group of outputs stay in L2. */
+enum { PART_INPUTS = 64 };
+
+static size_t part_stride(void)
+{
+    return point_stride((size_t)PART_INPUTS * MOST_GROUPS * WIDTH);
+}
+
+/* Floats of one thread that computes a panel of all tiles. */
+static size_t panel_floats(const struct winograd *winograd)
+{
+    const enum scheme scheme = scheme_of(winograd);
+    return weight_points_of(scheme) * point_stride(panel_inputs(scheme) * PANEL) +
+           points_of(scheme) * point_stride(grid_of(winograd).tiles * PANEL);
+}
+
+/* Of all tiles, which are few, and of the threads. */
+static size_t panel_by_panel_floats(const struct winograd *winograd)
+{
+    const size_t in = winograd->source->channels, out = winograd->result->channels;
+    return points_of(scheme_of(winograd)) * point_stride(larger(in, out) * grid_of(winograd).tiles) +
+           panel_floats(winograd) * (size_t)winograd->threads;
+}
+
+static size_t part_by_part_floats(const struct winograd *winograd)
+{
+    const enum scheme scheme = scheme_of(winograd);
+    return points_of(scheme) * chunk_stride(winograd, grid_of(winograd).tiles) +
+           weight_points_of(scheme) * part_stride() * (size_t)winograd->threads;
+}
+
 enum status winograd_scratch(const struct winograd *winograd, size_t *count)
 {
     const enum scheme scheme = scheme_of(winograd);
     size_t workers = 0, weights = 0, sums = chunk_stride(winograd, chunk_of(winograd, true));
     if (!checked_multiply(chunk_stride(winograd, chunk_of(winograd, false)), (size_t)winograd->threads, &workers) ||
         !checked_multiply(weights_stride(winograd), weight_points_of(scheme), &weights) ||
-        !checked_multiply(sums > workers ? sums : workers, points_of(scheme), count) ||
-        !checked_add(*count, weights, count))
+        !checked_multiply(larger(sums, workers), points_of(scheme), count) || !checked_add(*count, weights, count))
         return fail(STATUS_USAGE, "a batch of %zu images is too large", winograd->source->images);
+    if (panel_by_panel(winograd))
+        *count = larger(*count, panel_by_panel_floats(winograd));
+    if (part_by_part(winograd))
+        *count = larger(*count, part_by_part_floats(winograd));
     return STATUS_OK;
 }
 
@@ -603,15 +673,15 @@ BODY void convolve_chunk(enum scheme scheme, bool turned, const struct pass *pas
     const size_t in = pass->way.in->channels, out = pass->way.out->channels, points = points_of(scheme);
     const size_t stride = weights_stride(pass->winograd);
     const struct matrix v = {.data = scratch, .tiles = count, .point = point_stride(in * count)};
-    const struct matrix y = {.data = scratch + points * v.point, .tiles = count, .point = point_stride(out * count)};
+    struct matrix y = {.data = scratch + points * v.point, .tiles = count, .point = point_stride(out * count)};
     for (size_t block = 0; block < in / WIDTH; block++)
         source_tiles(scheme, turned, &pass->grid, pass->way.in, pass->input, block, first, &v);
     for (size_t k = 0; k < points; k++) {
         for (size_t o = 0; o < out; o += PANEL)
-            product(in, count, v.data + k * v.point, pass->transformed + weight_of(scheme, k) * stride + o * in,
+            product(in, count, v.data + k * v.point, pass->transformed + weight_of(scheme, k) * stride + o * in, false,
                     y.data + k * y.point + o * count);
     }
-    for (size_t block = 0; block < out / WIDTH; block++)
+    for (size_t block = 0; block < out / WIDTH; block++, y.data += count * WIDTH)
         result_tiles(scheme, turned, &pass->grid, pass->way.out, pass->output, block, first, &y);
 }
 
@@ -627,11 +697,78 @@ TARGET static void convolve_tiles(const struct pass *pass, size_t first, size_t 
         convolve_chunk(HALF, false, pass, first, count, scratch);
 }
 
+/* Source of all tiles, one block of channels. */
+TARGET static void transform_source(const struct pass *pass, size_t block, const struct matrix *v)
+{
+    if (pass->grid.scheme == TWO)
+        source_tiles(TWO, false, &pass->grid, pass->way.in, pass->input, block, 0, v);
+    else if (pass->grid.scheme == FOUR)
+        source_tiles(FOUR, false, &pass->grid, pass->way.in, pass->input, block, 0, v);
+    else if (pass->way.turned)
+        source_tiles(HALF, true, &pass->grid, pass->way.in, pass->input, block, 0, v);
+    else
+        source_tiles(HALF, false, &pass->grid, pass->way.in, pass->input, block, 0, v);
+}
+
+/* Results of all tiles, one panel of channels: some of its weights are transformed and used while they are in L2. */
+BODY void panel_results(enum scheme scheme, bool turned, const struct pass *pass, size_t number, const struct matrix *v,
+                        float *scratch)
+{
+    const size_t in = pass->way.in->channels, some = panel_inputs(scheme), stride = point_stride(some * PANEL);
+    struct matrix y = {.data = scratch + weight_points_of(scheme) * stride,
+                       .tiles = v->tiles,
+                       .point = point_stride(v->tiles * PANEL)};
+    for (size_t c = 0; c < in; c += some) {
+        const size_t count = smaller(some, in - c);
+        panel(scheme, &pass->way, pass->weights, number, c / WIDTH, count / WIDTH, scratch, stride);
+        for (size_t k = 0; k < points_of(scheme); k++)
+            product(count, v->tiles, v->data + k * v->point + c * v->tiles, scratch + weight_of(scheme, k) * stride,
+                    c > 0, y.data + k * y.point);
+    }
+    for (size_t half = 0; half < HALVES; half++, y.data += y.tiles * WIDTH)
+        result_tiles(scheme, turned, &pass->grid, pass->way.out, pass->output, number * HALVES + half, 0, &y);
+}
+
+TARGET static void convolve_panel(const struct pass *pass, size_t number, const struct matrix *v, float *scratch)
+{
+    if (pass->grid.scheme == TWO)
+        panel_results(TWO, false, pass, number, v, scratch);
+    else if (pass->grid.scheme == FOUR)
+        panel_results(FOUR, false, pass, number, v, scratch);
+    else if (pass->way.turned)
+        panel_results(HALF, true, pass, number, v, scratch);
+    else
+        panel_results(HALF, false, pass, number, v, scratch);
+}
+
+static void convolve_panels(struct pass *pass, float *scratch)
+{
+    const size_t in = pass->way.in->channels, tiles = pass->grid.tiles, threads = (size_t)pass->winograd->threads;
+    const struct matrix v = {.data = scratch, .tiles = tiles, .point = point_stride(in * tiles)};
+    const size_t lent = panel_floats(pass->winograd);
+    const int blocks = (int)(in / WIDTH), workers = pass->winograd->threads;
+    const size_t panels = pass->way.out->channels / PANEL;
+    scratch += points_of(pass->grid.scheme) * v.point;
+#pragma omp parallel for schedule(static) num_threads(workers)
+    for (int k = 0; k < blocks; k++)
+        transform_source(pass, (size_t)k, &v);
+#pragma omp parallel for schedule(static) num_threads(workers)
+    for (int worker = 0; worker < workers; worker++) {
+        size_t end = panels * ((size_t)worker + 1) / threads;
+        for (size_t k = panels * (size_t)worker / threads; k < end; k++)
+            convolve_panel(pass, k, &v, scratch + (size_t)worker * lent);
+    }
+}
+
 static void convolve(const struct winograd *winograd, struct pass *pass, float *scratch)
 {
-    const size_t stride = weights_stride(winograd), chunk = chunk_of(winograd, false);
     pass->winograd = winograd;
     pass->grid = grid_of(winograd);
+    if (panel_by_panel(winograd)) {
+        convolve_panels(pass, scratch);
+        return;
+    }
+    const size_t stride = weights_stride(winograd), chunk = chunk_of(winograd, false);
     pass->transformed = scratch;
     const size_t lent = chunk_stride(winograd, chunk) * points_of(pass->grid.scheme);
     scratch += stride * weight_points_of(pass->grid.scheme);
@@ -719,14 +856,14 @@ static void sum_group(const struct chunk *chunk, size_t weight, size_t group)
     }
 }
 
-/* Sums -> block `o` of the weights' gradient */
-BODY void weights_block(enum scheme scheme, size_t in, size_t o, const float *sums, size_t point, float *to)
+/* Sums of `count` inputs -> weights' gradient of a block of outputs, from a block of inputs on */
+BODY void weights_block(enum scheme scheme, size_t count, const float *sums, size_t point, float *to)
 {
-    for (size_t c = 0; c < in; c++) {
+    for (size_t c = 0; c < count; c++) {
         v8 tile[MOST_POINTS];
-        load_points(sums + (o * in + c) * WIDTH, point, WEIGHTS_SIDE(scheme), tile);
+        load_points(sums + c * WIDTH, point, WEIGHTS_SIDE(scheme), tile);
         BOTH(line_weights_gradient, scheme, tile, WEIGHTS_SIDE(scheme), KERNEL);
-        float *block = to + ((o * in + c / WIDTH * WIDTH) * TAPS + c % WIDTH) * WIDTH;
+        float *block = to + (c / WIDTH * WIDTH * TAPS + c % WIDTH) * WIDTH;
         UNROLL for (int tap = 0; tap < TAPS; tap++)
         {
             AT(block + tap * WIDTH * WIDTH) = tile[tap / KERNEL * MOST_SIDE + tap % KERNEL];
@@ -734,45 +871,103 @@ BODY void weights_block(enum scheme scheme, size_t in, size_t o, const float *su
     }
 }
 
-TARGET static void finish_weights(enum scheme scheme, size_t in, size_t o, const float *sums, size_t point, float *to)
+TARGET static void finish_weights(enum scheme scheme, size_t count, const float *sums, size_t point, float *to)
 {
     if (scheme == TWO)
-        weights_block(TWO, in, o, sums, point, to);
+        weights_block(TWO, count, sums, point, to);
     else if (scheme == FOUR)
-        weights_block(FOUR, in, o, sums, point, to);
+        weights_block(FOUR, count, sums, point, to);
     else
-        weights_block(HALF, in, o, sums, point, to);
+        weights_block(HALF, count, sums, point, to);
+}
+
+/* The sums of a group of outputs and some inputs, from `first` on, are finished while they are in L2. */
+static void finish_part(const struct chunk *chunk, size_t group, size_t first, float *sums, float *to)
+{
+    const size_t in = chunk->winograd->source->channels, blocks = chunk->winograd->result->channels / WIDTH;
+    const size_t o = group * MOST_GROUPS, groups = smaller(MOST_GROUPS, blocks - o), tiles = chunk->v.tiles;
+    const size_t count = smaller(PART_INPUTS, in - first);
+    const enum scheme scheme = chunk->grid.scheme;
+    bool begun[MOST_POINTS] = {false};
+    for (size_t point = 0; point < points_of(scheme); point++) {
+        const size_t weight = weight_of(scheme, point);
+        gradient_product(groups, count, tiles, chunk->v.data + point * chunk->v.point + first * tiles,
+                         chunk->d.data + point * chunk->d.point + o * tiles * WIDTH, begun[weight],
+                         sums + weight * part_stride());
+        begun[weight] = true;
+    }
+    for (size_t k = 0; k < groups; k++)
+        finish_weights(scheme, count, sums + k * count * WIDTH, part_stride(),
+                       to + ((o + k) * in + first) * TAPS * WIDTH);
+}
+
+static void transform_chunk(struct chunk *chunk, size_t count, float *scratch)
+{
+    const struct winograd *winograd = chunk->winograd;
+    const size_t in = winograd->source->channels, out = winograd->result->channels;
+    const int blocks = (int)((in + out) / WIDTH);
+    chunk->v = (struct matrix){.data = scratch, .tiles = count, .point = point_stride(in * count)};
+    chunk->d = (struct matrix){.data = scratch + points_of(chunk->grid.scheme) * chunk->v.point,
+                               .tiles = count,
+                               .point = point_stride(out * count)};
+#pragma omp parallel for schedule(static) num_threads(winograd->threads)
+    for (int k = 0; k < blocks; k++)
+        transform_block(chunk, (size_t)k);
+}
+
+static size_t groups_of(const struct winograd *winograd)
+{
+    return (winograd->result->channels / WIDTH + MOST_GROUPS - 1) / MOST_GROUPS;
+}
+
+/* All tiles are one chunk. */
+static void sum_parts(struct chunk *chunk, float *weights_gradient, float *scratch)
+{
+    const struct winograd *winograd = chunk->winograd;
+    const size_t groups = groups_of(winograd), threads = (size_t)winograd->threads;
+    const size_t parts = (winograd->source->channels + PART_INPUTS - 1) / PART_INPUTS * groups;
+    const size_t lent = weight_points_of(chunk->grid.scheme) * part_stride();
+    const int workers = winograd->threads;
+    transform_chunk(chunk, chunk->grid.tiles, scratch);
+    scratch += points_of(chunk->grid.scheme) * (chunk->v.point + chunk->d.point);
+#pragma omp parallel for schedule(static) num_threads(workers)
+    for (int worker = 0; worker < workers; worker++) {
+        size_t end = parts * ((size_t)worker + 1) / threads;
+        for (size_t k = parts * (size_t)worker / threads; k < end; k++)
+            finish_part(chunk, k % groups, k / groups * PART_INPUTS, scratch + (size_t)worker * lent, weights_gradient);
+    }
+}
+
+/* Chunk by chunk, all sums together. */
+static void sum_chunks(struct chunk *chunk, float *weights_gradient, float *scratch)
+{
+    const struct winograd *winograd = chunk->winograd;
+    const size_t in = winograd->source->channels, out = winograd->result->channels, groups = groups_of(winograd);
+    const size_t most = chunk_of(winograd, true), weights = weight_points_of(chunk->grid.scheme);
+    const int tasks = (int)(weights * groups);
+    chunk->sums = scratch;
+    chunk->point = weights_stride(winograd);
+    for (; chunk->first < chunk->grid.tiles; chunk->first += most) {
+        transform_chunk(chunk, smaller(most, chunk->grid.tiles - chunk->first), scratch + weights * chunk->point);
+#pragma omp parallel for schedule(static) num_threads(winograd->threads)
+        for (int k = 0; k < tasks; k++)
+            sum_group(chunk, (size_t)k / groups, (size_t)k % groups);
+    }
+#pragma omp parallel for schedule(static) num_threads(winograd->threads)
+    for (int o = 0; o < (int)(out / WIDTH); o++)
+        finish_weights(chunk->grid.scheme, in, chunk->sums + (size_t)o * in * WIDTH, chunk->point,
+                       weights_gradient + (size_t)o * in * TAPS * WIDTH);
 }
 
 void winograd_backward_weights(const struct winograd *winograd, const float *source, const float *result_gradient,
                                float *weights_gradient, float *scratch)
 {
-    const size_t in = winograd->source->channels, out = winograd->result->channels;
-    const size_t most = chunk_of(winograd, true), groups = (out / WIDTH + MOST_GROUPS - 1) / MOST_GROUPS;
-    struct chunk chunk = {.winograd = winograd,
-                          .grid = grid_of(winograd),
-                          .source = source,
-                          .gradient = result_gradient,
-                          .sums = scratch,
-                          .point = weights_stride(winograd)};
-    const size_t points = points_of(chunk.grid.scheme), weights = weight_points_of(chunk.grid.scheme);
-    const int blocks = (int)((in + out) / WIDTH), tasks = (int)(weights * groups);
-    scratch += weights * chunk.point;
-    for (; chunk.first < chunk.grid.tiles; chunk.first += most) {
-        const size_t count = smaller(most, chunk.grid.tiles - chunk.first);
-        chunk.v = (struct matrix){.data = scratch, .tiles = count, .point = point_stride(in * count)};
-        chunk.d = (struct matrix){
-            .data = scratch + points * chunk.v.point, .tiles = count, .point = point_stride(out * count)};
-#pragma omp parallel for schedule(static) num_threads(winograd->threads)
-        for (int k = 0; k < blocks; k++)
-            transform_block(&chunk, (size_t)k);
-#pragma omp parallel for schedule(static) num_threads(winograd->threads)
-        for (int k = 0; k < tasks; k++)
-            sum_group(&chunk, (size_t)k / groups, (size_t)k % groups);
-    }
-#pragma omp parallel for schedule(static) num_threads(winograd->threads)
-    for (int o = 0; o < (int)(out / WIDTH); o++)
-        finish_weights(chunk.grid.scheme, in, (size_t)o, chunk.sums, chunk.point, weights_gradient);
+    struct chunk chunk = {
+        .winograd = winograd, .grid = grid_of(winograd), .source = source, .gradient = result_gradient};
+    if (part_by_part(winograd))
+        sum_parts(&chunk, weights_gradient, scratch);
+    else
+        sum_chunks(&chunk, weights_gradient, scratch);
 }
 
 #else /* the header's contract: nothing below is called where winograd_runs() is false */
