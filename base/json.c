@@ -16,6 +16,19 @@ json_t *json_number(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
+json_t *json_name(const char *name)
+{
+    struct text text = {0};
+    json_t *json = name != NULL ? json_string(name) : json_null();
+    if (json != NULL)
+        return json;
+    for (const char *at = name; *at != '\0'; at++)
+        text_addf(&text, (unsigned char)*at > 127 ? "\\x%02x" : "%c", (unsigned char)*at);
+    json = text.failed ? NULL : json_string(text_string(&text));
+    text_release(&text);
+    return json;
+}
+
 /* The document and its newline. A missing document is what jansson hands on when it ran out of memory earlier. */
 static enum status json_text(const json_t *document, struct text *text)
 {

@@ -22,7 +22,10 @@ static const char head[] =
     "       chorale data inspect CHECKPOINT            what a kept run holds, as JSON; its checksums are compared\n"
     "       chorale data pack DATA --out=FILE.pack     its images in one file of plain pixels of one size\n"
     "       chorale data index FOLDER|FILE.tar ...     where the samples of tar files lie, kept beside them\n"
-    "DATA is what --data= of chorale train takes: PATH, its format found out, or FORMAT:PATH.\n";
+    "DATA is what --data= of chorale train takes: PATH, its format found out, or FORMAT:PATH.\n"
+    "JPEG files of any colours are converted; those that can't be decoded are bad: inspect names them, training counts "
+    "and\n"
+    "replaces them, evaluation and packs leave them out.\n";
 
 enum { PACK_SIZE = 256, DECODE_SIZE = 224, DECODE_IMAGES = 2000, BATCH = 64, MOST_NAMED = 20 };
 
@@ -272,10 +275,18 @@ static enum status measure(struct inspection *inspection)
 
 /* ---- inspect: what the user sees ---- */
 
+/* A name in one line, whatever characters it has. */
+static void say_name(const char *name)
+{
+    for (const char *at = name; *at != '\0'; at++)
+        (void)putchar((unsigned char)*at < ' ' || *at == 127 ? '?' : *at);
+}
+
 static void say_class(const struct inspection *inspection, int c)
 {
-    const char *name = inspection->facts.class_name != NULL ? inspection->facts.class_name[c] : "";
-    printf("  %d %s: %zu + %zu\n", c, name, inspection->of_class[0][c], inspection->of_class[1][c]);
+    printf("  %d ", c);
+    say_name(inspection->facts.class_name != NULL ? inspection->facts.class_name[c] : "");
+    printf(": %zu + %zu\n", inspection->of_class[0][c], inspection->of_class[1][c]);
 }
 
 static void say_classes(const struct inspection *inspection)
@@ -307,8 +318,11 @@ static void say(const struct inspection *inspection)
     say_classes(inspection);
     printf("looked at %zu: widths %d to %d, heights %d to %d pixels; %zu bad\n", inspection->looked,
            inspection->width[0], inspection->width[1], inspection->height[0], inspection->height[1], inspection->bad);
-    for (size_t i = 0; i < inspection->bad && i < MOST_NAMED; i++)
-        printf("  %s: %s\n", inspection->named[i].name, inspection->named[i].why);
+    for (size_t i = 0; i < inspection->bad && i < MOST_NAMED; i++) {
+        printf("  ");
+        say_name(inspection->named[i].name);
+        printf(": %s\n", inspection->named[i].why);
+    }
     if (inspection->bad > MOST_NAMED)
         printf("  ...\n");
     if (inspection->rates == NULL)
@@ -334,8 +348,8 @@ static json_t *bad_json(const struct inspection *inspection)
 {
     json_t *array = json_array();
     for (size_t i = 0; i < inspection->bad && i < MOST_NAMED; i++)
-        (void)json_array_append_new(
-            array, json_pack("{ss ss}", "name", inspection->named[i].name, "why", inspection->named[i].why));
+        (void)json_array_append_new(array, json_pack("{so so}", "name", json_name(inspection->named[i].name), "why",
+                                                     json_name(inspection->named[i].why)));
     return array;
 }
 
@@ -346,7 +360,7 @@ static json_t *names_json(const struct inspection *inspection)
         return json_null();
     json_t *array = json_array();
     for (int c = 0; c < data_classes(inspection->data); c++)
-        (void)json_array_append_new(array, json_string(names[c]));
+        (void)json_array_append_new(array, json_name(names[c]));
     return array;
 }
 
@@ -357,14 +371,14 @@ static enum status print_json(const struct inspection *inspection)
     char hash[17];
     (void)snprintf(hash, sizeof hash, "%016llx", (unsigned long long)facts->class_hash);
     json_t *document = json_pack(
-        "{ss ss ss sI sI si so ss so so sI sI so s[ii] s[ii] sO?}", "format", facts->format, "path", facts->path,
-        "notes", facts->notes, "train_images", (json_int_t)data_train_count(inspection->data), "test_images",
-        (json_int_t)data_test_count(inspection->data), "classes", classes, "class_names", names_json(inspection),
-        "class_hash", hash, "train_images_of_class", counts_json(inspection->of_class[0], classes),
-        "test_images_of_class", counts_json(inspection->of_class[1], classes), "looked_at",
-        (json_int_t)inspection->looked, "bad_images", (json_int_t)inspection->bad, "bad", bad_json(inspection), "width",
-        inspection->width[0], inspection->width[1], "height", inspection->height[0], inspection->height[1], "decode",
-        inspection->rates);
+        "{ss so so sI sI si so ss so so sI sI so s[ii] s[ii] sO?}", "format", facts->format, "path",
+        json_name(facts->path), "notes", json_name(facts->notes), "train_images",
+        (json_int_t)data_train_count(inspection->data), "test_images", (json_int_t)data_test_count(inspection->data),
+        "classes", classes, "class_names", names_json(inspection), "class_hash", hash, "train_images_of_class",
+        counts_json(inspection->of_class[0], classes), "test_images_of_class",
+        counts_json(inspection->of_class[1], classes), "looked_at", (json_int_t)inspection->looked, "bad_images",
+        (json_int_t)inspection->bad, "bad", bad_json(inspection), "width", inspection->width[0], inspection->width[1],
+        "height", inspection->height[0], inspection->height[1], "decode", inspection->rates);
     if (document == NULL)
         return fail(STATUS_NO_MEMORY, "out of memory: the document");
     enum status status = json_print(stdout, document);

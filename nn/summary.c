@@ -211,7 +211,7 @@ static json_t *class_names_json(const struct trainer *trainer, const struct data
         return json_null();
     json_t *array = json_array();
     for (int c = 0; c < data_classes(trainer->data); c++)
-        (void)json_array_append_new(array, json_string(facts->class_name[c]));
+        (void)json_array_append_new(array, json_name(facts->class_name[c]));
     return array;
 }
 
@@ -224,14 +224,14 @@ static json_t *data_json(const struct trainer *trainer, double wait_ms)
         return json_null();
     data_facts(trainer->data, &facts);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)facts.class_hash);
-    return json_pack("{ss ss sI sI si so ss ss ss ss sI si sI so ss}", "format", facts.format, "path", facts.path,
-                     "train_images", (json_int_t)data_train_count(trainer->data), "test_images",
+    return json_pack("{ss so sI sI si so ss ss ss ss sI si sI so so}", "format", facts.format, "path",
+                     json_name(facts.path), "train_images", (json_int_t)data_train_count(trainer->data), "test_images",
                      (json_int_t)data_test_count(trainer->data), "classes", data_classes(trainer->data), "class_names",
                      class_names_json(trainer, &facts), "class_hash", hash, "augment", facts.augment, "shard",
                      data_shard_name(trainer->request->shard), "last", trainer->order.keep_last ? "keep" : "drop",
                      "rest", (json_int_t)data_order_rest(&trainer->order), "loaders", trainer->request->loaders,
                      "skipped_images", (json_int_t)trainer->skipped, "wait_ms", json_number(wait_ms), "notes",
-                     facts.notes);
+                     json_name(facts.notes));
 }
 
 /* null: nothing impairs the run. */

@@ -78,7 +78,7 @@ static enum status open_shards(const char *folder, struct data_set *set, enum pa
         for (size_t i = 0; i < tar->shard[part][s].index.count; i++)
             set->label[part][at++] = tar->shard[part][s].index.sample[i].label;
     if (left_out > 0)
-        text_addf(&set->notes, "%s%zu %s samples without .jpg or without .cls are left out",
+        text_addf(&set->notes, "%s%zu %s samples without .jpg or .cls, or with two, are left out",
                   set->notes.length > 0 ? "; " : "", left_out, part == PART_TRAIN ? "training" : "test");
     if (!stored)
         text_addf(&set->notes, "%sindices can't be kept in this folder and are made each time",

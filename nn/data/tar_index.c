@@ -31,8 +31,8 @@ struct scan {
     char long_name[LONGEST_NAME];
     uint64_t long_size; /* by a pax header; UINT64_MAX: none */
 
-    char key[LONGEST_NAME]; /* of the sample at hand */
-    bool open, has_image, has_label;
+    char key[LONGEST_NAME];                   /* of the sample at hand */
+    bool open, has_image, has_label, has_two; /* of one of them */
     struct tar_sample sample;
     struct tar_index *index;
 };
@@ -152,7 +152,7 @@ static enum status end_sample(struct scan *scan)
     if (!scan->open)
         return STATUS_OK;
     scan->open = false;
-    if (!scan->has_image || !scan->has_label) {
+    if (!scan->has_image || !scan->has_label || scan->has_two) {
         index->left_out += scan->has_image || scan->has_label;
         return STATUS_OK;
     }
@@ -193,11 +193,14 @@ static enum status take_file(struct scan *scan, uint64_t length)
         memcpy(scan->key, scan->name, key);
         scan->key[key] = '\0';
         scan->open = true;
-        scan->has_image = scan->has_label = false;
+        scan->has_image = scan->has_label = scan->has_two = false;
     }
-    if (strcasecmp(dot, ".cls") == 0)
+    if (strcasecmp(dot, ".cls") == 0) {
+        scan->has_two = scan->has_two || scan->has_label;
         return read_label(scan, offset, length);
+    }
     if (strcasecmp(dot, ".jpg") == 0 || strcasecmp(dot, ".jpeg") == 0) {
+        scan->has_two = scan->has_two || scan->has_image;
         scan->sample.offset = offset;
         scan->sample.length = length;
         scan->has_image = true;
@@ -206,6 +209,19 @@ static enum status take_file(struct scan *scan, uint64_t length)
 }
 
 /* ---- the file ---- */
+
+/* GNU's sparse files have blocks of their map behind the header, which their size does not count. */
+static enum status pass_map(struct scan *scan)
+{
+    uint8_t block[BLOCK];
+    bool more = scan->header[482] != 0;
+    while (more) {
+        TRY(file_pread(scan->fd, scan->path, scan->at + BLOCK, block, BLOCK));
+        more = block[504] != 0;
+        scan->at += BLOCK;
+    }
+    return STATUS_OK;
+}
 
 static enum status take_entry(struct scan *scan)
 {
@@ -218,6 +234,8 @@ static enum status take_entry(struct scan *scan)
     const bool extension = type == 'L' || type == 'x', file = !extension && type != 'g' && type != 'K';
     if (file && scan->long_size != UINT64_MAX)
         length = scan->long_size;
+    if (type == 'S')
+        TRY(pass_map(scan));
     if (length > scan->size - scan->at - BLOCK)
         return wrong(scan, "an entry that is longer than the file");
     if (extension) {

@@ -1,8 +1,9 @@
 /* tar_index.h - where the samples of a WebDataset shard lie: found by reading its headers, kept beside it.
  *
  * Entries that follow each other and have the same name up to the first dot of the last component are one sample: .jpg or
- * .jpeg is the image, .cls the label in decimal, others are passed over. USTAR, with GNU's and pax's long names and large
- * sizes.
+ * .jpeg is the image, .cls the label in decimal, others are passed over. Names are keys only: nothing is ever written to
+ * where they lead. A sample that lacks either, or has two of one, is left out and counted. USTAR, with GNU's and pax's long
+ * names and large sizes; sparse entries are passed over.
  *
  * FILE.tar.index is text: a line of version, a line "size=BYTES mtime=SECONDS.NANOSECONDS samples=N left_out=N hash=HEX",
  * then "offset,length,label" of each sample. It holds as long as the tar file has that size and time, and the hash that
@@ -26,7 +27,7 @@ struct tar_sample {
 struct tar_index {
     struct tar_sample *sample;
     size_t count, capacity;
-    size_t left_out; /* samples without image or without label */
+    size_t left_out; /* samples without image or label, or with two */
 };
 
 /* Read every header. STATUS_FORMAT names file, byte and what is wrong. Release with tar_index_release(). */

@@ -79,3 +79,20 @@ Test(json, failures_are_reported)
     }
     json_decref(document);
 }
+
+Test(json, a_name_may_have_any_bytes)
+{
+    static const struct {
+        const char *name, *wanted;
+    } cases[] = {
+        {"plain", "plain"}, {"w\303\266rt", "w\303\266rt"}, {"a\xff\n\303\266", "a\\xff\n\\xc3\\xb6"}, {"", ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *json = json_name(cases[i].name);
+        cr_assert_not_null(json);
+        cr_expect_str_eq(json_string_value(json), cases[i].wanted);
+        json_decref(json);
+    }
+    json_t *none = json_name(NULL);
+    cr_expect(json_is_null(none));
+    json_decref(none);
+}

@@ -88,6 +88,28 @@ Test(data, synthetic_images_train_and_are_not_evaluated)
     json_decref(summary);
 }
 
+/* The names of folders are bytes, JSON is UTF-8, and a listing has a line for each. */
+Test(data, names_of_any_bytes_are_told)
+{
+    struct outcome outcome;
+    script_run("mkdir -p set/train && cd set/train && mkdir \"$(printf 'a\\377')\" \"$(printf 'b\\nc')\" && "
+               "echo no >\"$(printf 'a\\377/1\\n2.jpg')\"",
+               &outcome);
+    cr_assert_eq(outcome.exit_code, 0, "%s", outcome.err);
+    outcome_release(&outcome);
+    json_t *document = program_json("data inspect set --json");
+    const json_t *names = json_object_get(document, "class_names"), *bad = json_object_get(document, "bad");
+    cr_assert(json_array_size(names) == 2 && json_array_size(bad) == 1);
+    cr_expect_str_eq(json_string_value(json_array_get(names, 0)), "a\\xff");
+    cr_expect_str_eq(json_string_value(json_array_get(names, 1)), "b\nc");
+    cr_expect_str_eq(text(json_array_get(bad, 0), "name"), "set/train/a\\xff/1\n2.jpg");
+    json_decref(document);
+    program_run("data inspect set", &outcome);
+    cr_expect_not_null(strstr(outcome.out, "  1 b?c: 0 + 0\n"), "%s", outcome.out);
+    cr_expect_not_null(strstr(outcome.out, "/1?2.jpg: no JPEG file"), "%s", outcome.out);
+    outcome_release(&outcome);
+}
+
 Test(data, words_that_are_wrong_are_told)
 {
     make_set();
@@ -96,6 +118,8 @@ Test(data, words_that_are_wrong_are_told)
     REFUSED("data inspect", 2, "of what");
     REFUSED("data pack set --out=file", 2, "--out=FILE.pack");
     REFUSED("data index set", 2, "no tar files");
+    REFUSED("data inspect folder:", 2, "folder:", "a path is missing");
+    REFUSED("train -n 1 --data=folder: --out=c", 2, "a path is missing");
     REFUSED("data inspect nothing", 1, "data nothing: no such file or folder", "WebDataset", "ImageFolder");
     REFUSED("train -n 1 --data=set --shard=labels --out=a", 2, "--shard", "label");
     REFUSED("train -n 1 --data=set --augment=crop --out=b", 2, "--augment", "crop-flip");
