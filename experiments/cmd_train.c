@@ -690,7 +690,7 @@ static enum data_shard shard_of(const struct option_values *options)
     return shard;
 }
 
-static struct optimizer_settings optimizer_of(const struct option_values *options)
+static struct optimizer_settings optimizer_of(const struct option_values *options, int threads)
 {
     enum update_rule rule = UPDATE_SGD;
     while (strcmp(update_rule_name(rule), option_text(options, "optimizer")) != 0)
@@ -700,7 +700,8 @@ static struct optimizer_settings optimizer_of(const struct option_values *option
                                        .weight_decay = option_real(options, "weight-decay"),
                                        .norm_decay = option_real(options, "norm-weight-decay"),
                                        .bias_decay = option_real(options, "bias-weight-decay"),
-                                       .clip = option_real(options, "clip")};
+                                       .clip = option_real(options, "clip"),
+                                       .threads = threads};
 }
 
 static struct train_request request_of(const struct plan *plan, const struct worker *worker,
@@ -738,7 +739,7 @@ static struct train_request request_of(const struct plan *plan, const struct wor
         .epochs = option_given(options, "epochs") ? option_real(options, "epochs") : 1,
         .lr = option_real(options, "lr"),
         .lr_images = (size_t)option_int(options, "lr-batch"),
-        .optimizer = optimizer_of(options),
+        .optimizer = optimizer_of(options, worker->placement.threads),
         .schedule = schedule_of(options),
         .warmup_lr = option_real(options, "warmup-lr"),
         .lr_end = option_real(options, "lr-end"),

@@ -176,6 +176,32 @@ static float update(enum update_rule rule, const struct coefficients *with, size
     return update_all(UPDATE_SGD, &own, count, gradient, velocity, parameters);
 }
 
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Slices of whole cache lines; a short run is one. */
+static float update_slices(const struct optimizer *optimizer, const struct coefficients *with, const struct run *run,
+                           const float *gradient, float *parameters)
+{
+    enum { LINE = 16, LEAST = 1 << 14 };
+    const size_t threads = optimizer->settings.threads > 1 ? (size_t)optimizer->settings.threads : 1;
+    const size_t slice = (run->count / threads / LINE + 1) * LINE;
+    float check = 0;
+    if (slice < LEAST || threads == 1)
+        return update(optimizer->settings.rule, with, run->count, gradient + run->offset,
+                      optimizer->velocity + run->offset, parameters + run->offset);
+#pragma omp parallel for schedule(static) num_threads(optimizer->settings.threads) reduction(+ : check)
+    for (int k = 0; k < optimizer->settings.threads; k++) {
+        const size_t begin = smaller((size_t)k * slice, run->count), end = smaller(begin + slice, run->count);
+        const size_t first = run->offset + begin;
+        check += update(optimizer->settings.rule, with, end - begin, gradient + first, optimizer->velocity + first,
+                        parameters + first);
+    }
+    return check;
+}
+
 static double squares(const float *values, size_t count)
 {
     enum { LANES = 8 };
@@ -231,8 +257,7 @@ static bool step_on_host(struct optimizer *optimizer, double rate, float scale, 
             continue;
         with.decay = run.decay;
         with.rate = run.adapts ? lars_rate(&run, &with, rate, gradient, parameters) : (float)rate;
-        check += update(optimizer->settings.rule, &with, run.count, gradient + run.offset,
-                        optimizer->velocity + run.offset, parameters + run.offset);
+        check += update_slices(optimizer, &with, &run, gradient, parameters);
     }
     return check == 0; /* false for nan */
 }

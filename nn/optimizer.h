@@ -36,6 +36,7 @@ struct optimizer_settings {
     double momentum;
     double weight_decay, norm_decay, bias_decay; /* of convolution and linear weights, of batch norms, of biases */
     double clip;                                 /* 0: none */
+    int threads;                                 /* in host memory; 0: one. Their number changes no bit */
 };
 
 /* Where an optimizer works that is not to work in host memory: the backend's arenas, by its update(). */

@@ -230,6 +230,48 @@ Test(rules, parts_are_the_whole)
     }
 }
 
+/* A tensor that is cut and one that is not. */
+enum { LONG = 131101, SHORT = 19 };
+static struct tensor uneven_tensors[] = {{.layer = 0, .offset = 0, .count = LONG, .decays = true},
+                                         {.layer = 1, .offset = LONG, .count = SHORT, .decays = false}};
+static const struct model uneven = {
+    .layer = layers, .layers = 2, .tensor = uneven_tensors, .tensors = 2, .parameters = LONG + SHORT};
+static float uneven_gradient[LONG + SHORT], uneven_weights[2][LONG + SHORT];
+
+static void step_by_threads(struct optimizer_settings by, int threads, bool finite, float *w)
+{
+    struct optimizer *optimizer = NULL;
+    by.threads = threads;
+    EXPECT_OK(optimizer_create(&uneven, &by, NULL, &optimizer));
+    cr_assert_not_null(optimizer);
+    for (int i = 0; i < LONG + SHORT; i++)
+        w[i] = (float)(i % 1000) / 8;
+    for (int step = 0; step < 2; step++)
+        cr_expect_eq(finite_step(optimizer, 0.1, uneven_gradient, w), finite);
+    optimizer_destroy(optimizer);
+}
+
+Test(rules, the_number_of_threads_changes_no_bit)
+{
+    static const int threads[] = {1, 2, 3, 5, 7, 64};
+    for (int i = 0; i < LONG + SHORT; i++)
+        uneven_gradient[i] = (float)sin(i);
+    for (enum update_rule rule = UPDATE_SGD; rule <= UPDATE_LARS; rule++) {
+        const struct optimizer_settings by = {.rule = rule, .momentum = 0.9, .weight_decay = 0.01};
+        step_by_threads(by, 0, true, uneven_weights[0]);
+        for (size_t k = 0; k < sizeof threads / sizeof threads[0]; k++) {
+            step_by_threads(by, threads[k], true, uneven_weights[1]);
+            cr_expect_arr_eq(uneven_weights[1], uneven_weights[0], sizeof uneven_weights[0], "%d threads", threads[k]);
+        }
+    }
+    for (int i = 0; i < LONG + SHORT; i += LONG / 5) { /* in each slice */
+        const float kept = uneven_gradient[i];
+        uneven_gradient[i] = NAN;
+        step_by_threads((struct optimizer_settings){.momentum = 0.9}, 5, false, uneven_weights[1]);
+        uneven_gradient[i] = kept;
+    }
+}
+
 /* The norm of the whole gradient comes first. */
 Test(rules, clipping_takes_no_parts)
 {
