@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/rng.h"
 #include "nn/data/jpeg.h"
 #include "nn/data/reader.h"
 #include "nn/data/view.h"
@@ -165,6 +166,48 @@ void data_facts(const struct data *data, struct data_facts *facts)
                                  .hash = data->hash,
                                  .repeats = set->reader->repeats,
                                  .skipped = atomic_load(&data->skipped)};
+}
+
+/* ---- contents ---- */
+
+static uint64_t hash_lengths(uint64_t hash, const struct data_set *set, enum part part)
+{
+    for (size_t i = 0; set->reader->length != NULL && i < set->count[part]; i++) {
+        const uint64_t length = set->reader->length(set, part, i);
+        hash = hash_bytes(hash, &length, sizeof length);
+    }
+    return hash;
+}
+
+/* The bytes of one sample; `stored`: room for those of a stored one. */
+static uint64_t hash_sample(uint64_t hash, const struct data_set *set, enum part part, size_t index,
+                            struct bytes *bytes, size_t stored)
+{
+    bytes->length = 0;
+    const enum status status = set->reader->encoded != NULL ? set->reader->encoded(set, part, index, bytes)
+                                                            : set->reader->pixels(set, part, index, bytes->data);
+    const size_t length = status < 0 ? 0 : set->reader->encoded != NULL ? bytes->length : stored;
+    const uint64_t words[] = {index, length, hash_quick(bytes->data, length)};
+    return hash_bytes(hash, words, sizeof words);
+}
+
+enum status data_contents(const struct data *data, uint64_t *hash)
+{
+    enum { SAMPLES = 64 };
+    const struct data_set *set = &data->set;
+    const size_t stored = (size_t)set->height * (size_t)set->width * (size_t)set->channels;
+    const uint64_t key = rng_key(0, "contents", 0, 0);
+    struct bytes bytes = {.data = NULL};
+    *hash = HASH_START;
+    TRY(bytes_reserve(&bytes, stored > 0 ? stored : 1));
+    for (enum part part = PART_TRAIN; part < PARTS; part++) {
+        const size_t count = set->count[part];
+        *hash = hash_lengths(*hash, set, part);
+        for (size_t k = 0; k < count && k < SAMPLES; k++)
+            *hash = hash_sample(*hash, set, part, (size_t)rng_permute(key, count, k), &bytes, stored);
+    }
+    free(bytes.data);
+    return STATUS_OK;
 }
 
 /* ---- resizing ---- */

@@ -60,11 +60,16 @@ struct data_facts {
     const int32_t *labels;     /* of the training set                                                           */
     char *const *class_name;   /* or NULL: no names                                                             */
     uint64_t class_hash;       /* of the names, one after the other; of their number where there are none       */
-    uint64_t hash;             /* of classes and all labels: what workers must agree in                         */
+    uint64_t hash;             /* of classes and all labels: what workers must agree in, besides data_contents() */
     bool repeats;              /* any batch may stand for all (synthetic): they are made once                   */
     size_t skipped;            /* images that could not be decoded so far, each time anew; of all threads       */
 };
 void data_facts(const struct data *data, struct data_facts *facts);
+
+/* A hash of the images as they are stored: of the bytes of 64 of each part, always the same ones, and of the lengths of all
+ * files where the format tells them (tar). Neither paths nor times count, so a copy has the same. Another resolution,
+ * quality or order shows; a few changed images of many may not. What can't be read counts as such. */
+enum status data_contents(const struct data *data, uint64_t *hash) MUST_CHECK;
 
 /* ---- images ---- */
 

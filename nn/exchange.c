@@ -782,9 +782,15 @@ enum status exchanges_settle(struct exchanges *exchanges)
     return STATUS_OK;
 }
 
-void exchanges_restore_settled(struct exchanges *exchanges)
+void exchanges_restore_settled(struct exchanges *exchanges, size_t bytes)
 {
     exchanges->settled = true;
+    exchanges->settled_bytes = bytes;
+}
+
+size_t exchanges_settled_bytes(const struct exchanges *exchanges)
+{
+    return exchanges->settled_bytes;
 }
 
 size_t exchanges_lines(const struct exchanges *exchanges)

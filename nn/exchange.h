@@ -90,7 +90,9 @@ bool exchanges_under_way(const struct exchanges *exchanges);
 /* Waits for what is under way, if anything is; the next wait() of the exchanger then finds it done. Changes no bit. */
 enum status exchanges_settle(struct exchanges *exchanges) MUST_CHECK;
 /* The other end: the next wait() finds an exchange done that an earlier run has settled, its vector being the caller's. */
-void exchanges_restore_settled(struct exchanges *exchanges);
+void exchanges_restore_settled(struct exchanges *exchanges, size_t bytes);
+/* What this worker has sent in a settled exchange that no step has been told of yet: its wait() counts it. */
+size_t exchanges_settled_bytes(const struct exchanges *exchanges);
 
 /* What a lossy wire format carries over from step to step (comm.h), of this worker: so many floats, 0: nothing. */
 size_t exchanges_feedback_count(const struct exchanges *exchanges);

@@ -150,6 +150,7 @@ static json_t *settings_of(const struct trainer *trainer)
     add_word(settings, "model", trainer->model->name);
     add_number(settings, "image-size", trainer->model->image_size);
     add_hash(settings, "data", facts.hash);
+    add_hash(settings, "data: some of its images", trainer->contents);
     add_word(settings, "augment", facts.augment);
     add_word(settings, "shard", data_shard_name(request->shard));
     add_word(settings, "last", request->keep_last ? "keep" : "drop");
@@ -204,6 +205,12 @@ static enum status compare_setting(const struct trainer *trainer, const char *ke
                     "--data: its classes or labels are not those that checkpoint %s was trained on (hash %s, then "
                     "%s): give the same data set",
                     path, ours, theirs);
+    if (strcmp(key, "data: some of its images") == 0)
+        return fail(
+            STATUS_USAGE,
+            "--data: its images are not those that checkpoint %s was trained on (hash of some %s, then %s): give "
+            "the same data set",
+            path, ours, theirs);
     return fail(STATUS_USAGE, "--%s=%s: checkpoint %s was made with --%s=%s: give that, or begin another run", key,
                 ours, path, key, theirs);
 }
@@ -619,7 +626,8 @@ static enum status restore_model(struct trainer *trainer, float *buffer)
     if (trainer->first == 0 || trainer->method->gradients < 2)
         return bad_header(resumed->path, "in_flight");
     TRY(checkpoint_read(resumed->main, "gradient", buffer, count * sizeof(float)));
-    exchanges_restore_settled(trainer->exchanges);
+    exchanges_restore_settled(trainer->exchanges, (size_t)json_integer_value(json_object_get(
+                                                      checkpoint_header(resumed->main), "in_flight_bytes")));
     return to_arena(trainer, buffer, replica->gradient[(trainer->first - 1) % 2]);
 }
 
@@ -737,6 +745,7 @@ const struct step_row *resume_rows(const struct trainer *trainer, size_t *count)
 /* What one checkpoint is made of, while it is made. */
 struct saving {
     uint64_t step;
+    size_t settled; /* bytes of what is in flight, of the worker that sent most */
     bool in_flight, good;
     float *buffer; /* of the parameters' size */
     float *statistics;
@@ -909,13 +918,14 @@ static json_t *header_of(const struct trainer *trainer, const struct saving *sav
     (void)snprintf(threads, sizeof threads, "%d", request->threads);
     add_milestones(&trainer->rate, &milestones);
     json_t *header = json_pack(
-        "{sI sI sI s{sI sI sI} si sb sb ss ss so so so so si sI sI}", "step", (json_int_t)saving->step, "epoch",
+        "{sI sI sI s{sI sI sI} si sb sb sI ss ss so so so so si sI sI}", "step", (json_int_t)saving->step, "epoch",
         (json_int_t)place.epoch, "position", (json_int_t)place.position, "origin", "step", (json_int_t)origin->step,
         "epoch", (json_int_t)origin->epoch, "position", (json_int_t)origin->position, "workers", workers, "exact",
-        trainer->exact, "in_flight", saving->in_flight, "threads", threads, "milestones", text_string(&milestones),
-        "options", settings_of(trainer), "versions", versions_of(trainer), "sums", sums_of(trainer, saving),
-        "worker_files", worker_files_of(saving, workers), "row_doubles", (int)ROW_DOUBLES, "parameters",
-        (json_int_t)trainer->model->parameters, "state", (json_int_t)trainer->model->state);
+        trainer->exact, "in_flight", saving->in_flight, "in_flight_bytes", (json_int_t)saving->settled, "threads",
+        threads, "milestones", text_string(&milestones), "options", settings_of(trainer), "versions",
+        versions_of(trainer), "sums", sums_of(trainer, saving), "worker_files", worker_files_of(saving, workers),
+        "row_doubles", (int)ROW_DOUBLES, "parameters", (json_int_t)trainer->model->parameters, "state",
+        (json_int_t)trainer->model->state);
     text_release(&milestones);
     return header;
 }
@@ -965,19 +975,22 @@ static enum status sum_tallies(struct trainer *trainer, struct saving *saving)
 {
     struct tally {
         struct codec_statistics wire;
-        size_t skipped;
+        size_t skipped, settled;
     };
     struct job *job = trainer->request->job;
     struct data_facts facts;
     void *memory = NULL;
     data_facts(trainer->data, &facts);
-    const struct tally mine = {.wire = exchanges_wire(trainer->exchanges), .skipped = facts.skipped};
+    const struct tally mine = {.wire = exchanges_wire(trainer->exchanges),
+                               .skipped = facts.skipped,
+                               .settled = exchanges_settled_bytes(trainer->exchanges)};
     TRY(memory_zeroed(&memory, (size_t)job_size(job), sizeof mine));
     const struct tally *all = memory;
     const enum status status = job_allgather(job, &mine, sizeof mine, memory);
     for (int r = 0; status >= 0 && r < job_size(job); r++) {
         codec_statistics_add(&saving->wire, &all[r].wire);
         saving->skipped += all[r].skipped;
+        saving->settled = all[r].settled > saving->settled ? all[r].settled : saving->settled;
     }
     free(memory);
     return status;

@@ -21,20 +21,24 @@ enum { REPLAY_SAMPLES = 60000 };
 
 /* ---- opening ---- */
 
-/* All workers have the same classes and labels. */
-static enum status compare_data(const struct trainer *trainer)
+/* All workers have the same classes, labels and, as far as that is looked at, images. */
+static enum status compare_data(struct trainer *trainer)
 {
     struct job *job = trainer->request->job;
     struct data_facts facts;
     void *all = NULL;
     data_facts(trainer->data, &facts);
-    TRY(memory_zeroed(&all, (size_t)job_size(job), sizeof facts.hash));
-    enum status status = job_allgather(job, &facts.hash, sizeof facts.hash, all);
+    TRY(data_contents(trainer->data, &trainer->contents));
+    const uint64_t mine[2] = {facts.hash, trainer->contents};
+    TRY(memory_zeroed(&all, (size_t)job_size(job), sizeof mine));
+    enum status status = job_allgather(job, mine, sizeof mine, all);
     const uint64_t *hashes = all;
     for (int r = 1; status >= 0 && r < job_size(job); r++)
-        if (hashes[r] != hashes[0])
-            status = fail(STATUS_MISMATCH,
-                          "data %s: labels of rank 0 and of rank %d differ: give all the same data set", facts.path, r);
+        for (int k = 0; status >= 0 && k < 2; k++)
+            if (hashes[2 * r + k] != hashes[k])
+                status =
+                    fail(STATUS_MISMATCH, "data %s: %s of rank 0 and of rank %d differ: give all the same data set",
+                         facts.path, k == 0 ? "labels" : "images", r);
     free(all);
     return status;
 }
@@ -105,9 +109,6 @@ static enum status make_order(struct trainer *trainer)
                                  .batch = request->batch,
                                  .shard = request->shard,
                                  .keep_last = request->keep_last};
-    if (order->keep_last && !request->backend->partial)
-        return fail(STATUS_REFUSED, "--last=keep: the device %s computes whole batches only: take --last=drop",
-                    request->backend->name);
     if (order->shard == SHARD_LABEL && trainer->data != NULL) {
         struct data_facts facts;
         data_facts(trainer->data, &facts);
@@ -418,6 +419,9 @@ static enum status trainer_open(const struct train_request *request, struct trai
         return fail(STATUS_REFUSED,
                     "--bn=sync: the workers' models differ, and so what their batch norms would share: take "
                     "--bn=averaged or local");
+    if (request->keep_last && !request->backend->partial)
+        return fail(STATUS_REFUSED, "--last=keep: the device %s computes whole batches only: take --last=drop",
+                    request->backend->name);
     if (job_rank(request->job) == 0) /* before anything that takes time */
         TRY(open_folder(trainer));
     TRY(share_folder(trainer));

@@ -28,7 +28,8 @@ struct trainer {
 
     struct model *model;
     struct data *data;
-    size_t skipped; /* images that could not be decoded, all workers */
+    uint64_t contents; /* data_contents() */
+    size_t skipped;    /* images that could not be decoded, all workers */
     struct data_order order;
     uint32_t *by_label; /* of the order, if it needs that */
     uint64_t steps;

@@ -39,6 +39,8 @@ struct reader {
     enum status (*pixels)(const struct data_set *set, enum part part, size_t index, uint8_t *to);
     /* Encoded: the file's bytes, into memory that grows and is the caller's. STATUS_IO: gone or unreadable. */
     enum status (*encoded)(const struct data_set *set, enum part part, size_t index, struct bytes *bytes);
+    /* Of encoded ones: a file's bytes, told without reading it. NULL: nobody knows. */
+    uint64_t (*length)(const struct data_set *set, enum part part, size_t index);
     /* What people call the sample: a path, a file and an offset. */
     void (*name_of)(const struct data_set *set, enum part part, size_t index, struct text *text);
 };

@@ -178,6 +178,13 @@ static enum status tar_encoded(const struct data_set *set, enum part part, size_
     return file_pread(shard->fd, shard->path, sample->offset, bytes->data, bytes->length);
 }
 
+static uint64_t tar_length(const struct data_set *set, enum part part, size_t index)
+{
+    const struct tar_sample *sample = NULL;
+    (void)find(set->state, part, index, &sample);
+    return sample->length;
+}
+
 static void tar_name(const struct data_set *set, enum part part, size_t index, struct text *text)
 {
     const struct tar_sample *sample = NULL;
@@ -194,5 +201,6 @@ const struct reader reader_tar = {
     .open = tar_open,
     .close = tar_close,
     .encoded = tar_encoded,
+    .length = tar_length,
     .name_of = tar_name,
 };

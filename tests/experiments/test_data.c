@@ -86,6 +86,11 @@ Test(data, synthetic_images_train_and_are_not_evaluated)
     cr_expect_eq(number(data, "test_images"), 0);
     cr_expect(json_is_null(json_object_get(summary, "top1")));
     json_decref(summary);
+    /* one worker without data: all that is left is computing */
+    summary = program_json("train -n 1 --model=resnet18 --image-size=64 --batch=8 --steps=4 --data=synthetic --json");
+    cr_expect_lt(number_of(json_object_get(summary, "data"), "wait_ms"), 0.5 * number_of(summary, "compute_ms"));
+    cr_expect_lt(number_of(summary, "exposed_ms"), 0.1 * number_of(summary, "compute_ms"));
+    json_decref(summary);
 }
 
 /* The names of folders are bytes, JSON is UTF-8, and a listing has a line for each. */

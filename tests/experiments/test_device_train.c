@@ -113,11 +113,13 @@ static void same_as_host(const char *words)
     json_decref(device);
 }
 
-/* Kept and gone on with on a device: the bits of the host's run that was never interrupted. */
-static void goes_on(const char *words, const char *folder)
+/* Kept and gone on with on a device: the bits of a run `on` the host, or there, that was never interrupted. */
+static void goes_on(const char *words, const char *folder, const char *on)
 {
     struct text text = {0};
-    json_t *whole = summary_of(words, " --steps=9");
+    text_addf(&text, "%s --steps=9", on);
+    json_t *whole = summary_of(words, text_string(&text));
+    text_clear(&text);
     toy("seed=4711");
     text_addf(&text, TOY " --steps=5 --checkpoint=2 --out=%s", folder);
     json_decref(summary_of(words, text_string(&text)));
@@ -133,10 +135,10 @@ static void goes_on(const char *words, const char *folder)
 
 Test(device, goes_on_from_a_checkpoint)
 {
-    goes_on("--allreduce=ring -n 2", "ring");
-    goes_on("--allreduce=double-buffered -n 3 --bucket=tensor", "double-buffered");
-    goes_on("--allreduce=double-buffered -n 1", "alone");
-    goes_on("--allreduce=gossip -n 2", "gossip");
+    goes_on("--allreduce=ring -n 2", "ring", "");
+    goes_on("--allreduce=double-buffered -n 3 --bucket=tensor", "double-buffered", "");
+    goes_on("--allreduce=double-buffered -n 1", "alone", "");
+    goes_on("--allreduce=gossip -n 2", "gossip", "");
 }
 
 Test(device, one_worker)
@@ -232,6 +234,15 @@ Test(device, the_cuda_backend_updates_like_the_host)
         json_decref(host);
         json_decref(card);
     }
+}
+
+/* The last step's gradient is in flight when the run is kept, and is the card's when it goes on. */
+Test(device, the_cuda_backend_goes_on_from_a_checkpoint)
+{
+    if (!use("fake"))
+        cr_skip_test("this build has no fake card: it was made without the CUDA toolkit");
+    goes_on("--allreduce=double-buffered -n 2 --deterministic", "whole", TOY);
+    goes_on("--allreduce=double-buffered -n 3 --deterministic --bucket=tensor --wire=f16", "tensors", TOY);
 }
 
 /* ---- what is told ---- */
@@ -374,6 +385,7 @@ Test(device, batch_norms_over_workers_are_refused)
 
 Test(device, words_that_do_not_go_together_are_refused)
 {
+    REFUSED(SMALL "--last=keep" TOY, 2, "--last=keep", "--last=drop");
     REFUSED(SMALL "--device=gpu", 2, "--device=gpu", "cuda:NUMBER");
     REFUSED(SMALL "--device=cuda:", 2, "cuda:NUMBER");
     REFUSED(SMALL "--device=cuda:1x", 2, "cuda:NUMBER");

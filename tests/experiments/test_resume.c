@@ -22,15 +22,20 @@ enum { TRAIN = 50, TEST = 21, SIDE = 9, PIXELS = SIDE * SIDE };
 /* 50 training images: 6 steps of 8 images an epoch, of 2 workers with 4 each. */
 #define SMALL " --model=cnn --image-size=9 --batch=4 --threads=1 --data=."
 
-static void put_images(const char *name, unsigned char count)
+static void put_some_images(const char *name, unsigned char count, int shift)
 {
     static unsigned char file[16 + TRAIN * PIXELS];
     const unsigned char header[16] = {0, 0, 8, 3, 0, 0, 0, count, 0, 0, 0, SIDE, 0, 0, 0, SIDE};
     memcpy(file, header, sizeof header);
     for (int n = 0; n < count; n++)
         for (int i = 0; i < PIXELS; i++)
-            file[16 + n * PIXELS + i] = (unsigned char)((n * 37 + i * 11) % 97 + (i / SIDE == n % 3 ? 120 : 0));
+            file[16 + n * PIXELS + i] = (unsigned char)((n * 37 + i * 11 + shift) % 97 + (i / SIDE == n % 3 ? 120 : 0));
     EXPECT_OK(file_write_atomic(name, file, 16 + (size_t)count * PIXELS));
+}
+
+static void put_images(const char *name, unsigned char count)
+{
+    put_some_images(name, count, 0);
 }
 
 static void put_labels(const char *name, unsigned char count, int shift)
@@ -173,8 +178,9 @@ static void expect_same_lines(const char *one, const char *two, int steps)
 
 static void expect_same(const char *one, const char *two, int steps, int workers, bool worker_files)
 {
-    static const char *const keys[] = {"parameter_hash", "state_hash", "top1",      "top5",
-                                       "top1_average",   "test_loss",  "consensus", "steps"};
+    static const char *const keys[] = {"parameter_hash", "state_hash",   "top1",
+                                       "top5",           "top1_average", "test_loss",
+                                       "consensus",      "steps",        "bytes_sent_per_step"};
     json_t *ours = summary_of(one), *theirs = summary_of(two);
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
         cr_expect(json_equal(json_object_get(ours, keys[k]), json_object_get(theirs, keys[k])), "%s, %s: %s", one, two,
@@ -429,6 +435,10 @@ Test(resume, options_that_change_the_result_must_agree)
     put_labels("train-labels-idx1-ubyte", TRAIN, 1);
     expect_wrong(words("--allreduce=ring -n 2" SMALL " --steps=8 --out=run --resume"), 2, "--data");
     put_labels("train-labels-idx1-ubyte", TRAIN, 0);
+    put_some_images("train-images-idx3-ubyte", TRAIN, 1);
+    expect_wrong(words("--allreduce=ring -n 2" SMALL " --steps=8 --eval=never --out=run --resume"), 2,
+                 "--data: its images");
+    put_images("train-images-idx3-ubyte", TRAIN); /* the same contents in a file of another time */
     char *said =
         train(words("--allreduce=ring -n 2 --model=cnn --image-size=9 --batch=4 --threads=2 --data=. --steps=8 "
                     "--eval=never --out=run --resume"));

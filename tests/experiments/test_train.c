@@ -350,8 +350,8 @@ Test(train, traces_show_what_overlaps)
 
 enum { LOSSES = 5 };
 
-/* Of the first LOSSES steps. */
-static void losses_of(const char *words, double *losses)
+/* Of the first `count` steps. */
+static void losses_of(const char *words, double *losses, int count)
 {
     char line[1024];
     struct text all = {0};
@@ -362,7 +362,7 @@ static void losses_of(const char *words, double *losses)
     text_release(&all);
     FILE *file = fopen("run/metrics.jsonl", "r");
     cr_assert_not_null(file);
-    for (int k = 0; k < LOSSES; k++) {
+    for (int k = 0; k < count; k++) {
         cr_assert_not_null(fgets(line, sizeof line, file));
         json_t *row = json_loads(line, 0, &error);
         cr_assert_not_null(row);
@@ -377,8 +377,8 @@ static void losses_of(const char *words, double *losses)
 static void norms_like_one_worker(const char *whole, const char *parts)
 {
     double wanted[LOSSES], found[LOSSES];
-    losses_of(whole, wanted);
-    losses_of(parts, found);
+    losses_of(whole, wanted, LOSSES);
+    losses_of(parts, found, LOSSES);
     for (int k = 0; k < LOSSES; k++)
         cr_expect_float_eq(found[k], wanted[k], 1e-5 * wanted[k], "%s: step %d: %.9g, of one worker %.9g", parts, k,
                            found[k], wanted[k]);
@@ -395,6 +395,28 @@ Test(train, batch_norm_over_all_workers_is_that_of_the_whole_batch)
                           "--bucket=tensor --transport=tcp");
     norms_like_one_worker("--model=resnet18 --image-size=32 --batch=24 --lr=0.01 -n 1",
                           "--model=resnet18 --image-size=32 --batch=8 --lr=0.01 -n 3 --bn=sync");
+}
+
+/* ---- what training comes to ---- */
+
+/* The same numbers on every processor but for rounding; a change of images, order, initial weights, loss, gradient or update
+ * moves them by far more. */
+Test(train, losses_of_twenty_steps_are_these)
+{
+    static const double wanted[] = {7.071478, 6.633450, 6.130746, 5.641884, 5.180290, 4.647139, 4.061574,
+                                    3.441253, 2.827229, 2.230805, 1.690371, 1.228622, 0.863074, 0.595747,
+                                    0.427689, 0.326862, 0.266529, 0.231159, 0.211977, 0.202291};
+    static const char *const runs[] = {"--batch=8 -n 1", "--batch=4 -n 2 --bn=sync", "--batch=8 -n 1 --loaders=2"};
+    enum { STEPS = sizeof wanted / sizeof *wanted };
+    for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
+        struct text words = {0};
+        double found[STEPS];
+        text_addf(&words, "--data=synthetic --model=resnet18 --image-size=32 --seed=3 --steps=20 %s", runs[k]);
+        losses_of(text_string(&words), found, STEPS);
+        for (int i = 0; i < STEPS; i++)
+            cr_expect_float_eq(found[i], wanted[i], 1e-3 * wanted[i], "%s: step %d: %.9g", runs[k], i, found[i]);
+        text_release(&words);
+    }
 }
 
 /* ---- the last batch of an epoch ---- */
@@ -438,8 +460,8 @@ Test(train, the_last_batch_is_that_of_one_worker)
         struct text words = {0};
         text_addf(&words, LAST "--bn=sync --lr=0.5 %s", parts[k]);
         double wanted[LOSSES], found[LOSSES];
-        losses_of(LAST "--lr=0.5 --batch=30 -n 1", wanted);
-        losses_of(text_string(&words), found);
+        losses_of(LAST "--lr=0.5 --batch=30 -n 1", wanted, LOSSES);
+        losses_of(text_string(&words), found, LOSSES);
         const double tolerance = strstr(parts[k], "f16") != NULL ? 1e-2 : 2e-5;
         for (int i = 0; i < LOSSES; i++)
             cr_expect_float_eq(found[i], wanted[i], tolerance * wanted[i], "%s: step %d: %.9g, of one worker %.9g",
@@ -759,6 +781,8 @@ static void expect_refused(const char *words, int exit_code, const char *saying)
 
 Test(train, wrong_usage_is_said_in_one_line)
 {
+    EXPECT_OK(file_write_atomic("profile", PROFILE, strlen(PROFILE)));
+    expect_refused("-n 2 --steps=1 --last=keep --device=replay:profile --out=b", 2, "--last=drop");
     expect_refused("--allreduce=rong" SMALL, 2, "did you mean ring?");
     expect_refused("--allreduce=ring:chunk=3" SMALL, 2, "chunk");
     expect_refused("--allreduce=double-buffered:inner=[ring" SMALL, 2, "bracket");

@@ -179,6 +179,50 @@ Test(tar, shards_and_samples_count_in_the_order_of_names_and_places)
     data_close(data);
 }
 
+static uint64_t contents_of(const char *set)
+{
+    uint64_t hash = 0;
+    struct data *data = open_size(set, 16);
+    EXPECT_OK(data_contents(data, &hash));
+    data_close(data);
+    return hash;
+}
+
+Test(tar, contents_are_told_apart_without_paths_and_times)
+{
+    put_shards();
+    const uint64_t hash = contents_of("set");
+    put_shards();
+    cr_expect_eq(contents_of("set"), hash);
+    add_sample(&archive, "b/002", 9, 1); /* the same label */
+    put_archive("set/train-0.tar", &archive);
+    cr_expect_neq(contents_of("set"), hash);
+}
+
+/* One image of 100 with a byte more: among the 64 that are read, or not. */
+Test(tar, contents_tell_every_length)
+{
+    enum { SAMPLES = 100 };
+    uint64_t hash = 0;
+    for (int longer = -1; longer < 5; longer++) {
+        for (int i = 0; i < SAMPLES; i++) {
+            char name[32];
+            uint8_t bytes[16] = {0};
+            (void)snprintf(name, sizeof name, "a/%03d.jpg", i);
+            add_entry(&archive, '0', name, bytes, i == longer ? 9 : 8);
+            (void)snprintf(name, sizeof name, "a/%03d.cls", i);
+            add_entry(&archive, '0', name, "0", 1);
+        }
+        put_archive("set/train-0.tar", &archive);
+        add_sample(&archive, "c/003", 4, 0);
+        put_archive("set/val.tar", &archive);
+        if (longer < 0)
+            hash = contents_of("set");
+        else
+            cr_expect_neq(contents_of("set"), hash, "image %d", longer);
+    }
+}
+
 Test(tar, an_index_is_used_until_the_file_changes)
 {
     struct tar_index index;
