@@ -86,6 +86,8 @@ static enum status open_log(const char *folder, bool resume, FILE **log)
                       strerror(errno));
         if (fd >= 0)
             (void)close(fd);
+    } else if (setvbuf(*log, NULL, _IONBF, 0) != 0) {
+        status = fail(STATUS_IO, "open %s: it can't be written line by line", text_string(&path));
     } else if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         status = fail(STATUS_REFUSED, "--out=%s: another run is writing there: give another folder", folder);
     } else if (!resume) {
@@ -227,16 +229,30 @@ static json_t *row_json(const struct metrics *metrics, size_t step)
     return object;
 }
 
+/* Lines are whole: of one that the disk has no room for, nothing stays. */
+static enum status write_line(FILE *log, const struct text *line)
+{
+    const int fd = fileno(log);
+    const off_t before = lseek(fd, 0, SEEK_CUR); /* a pipe has none */
+    if (fwrite(line->data, 1, line->length, log) == line->length)
+        return STATUS_OK;
+    const enum status status = fail(STATUS_IO, "write metrics.jsonl: %s", strerror(errno));
+    if (before >= 0 && ftruncate(fd, before) == 0)
+        (void)lseek(fd, before, SEEK_SET);
+    return status;
+}
+
 static enum status write_row(const struct metrics *metrics, size_t step)
 {
+    struct text line = {0};
     json_t *object = row_json(metrics, step);
-    char *line = object != NULL ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
-    enum status status = STATUS_OK;
-    if (line == NULL)
-        status = fail(STATUS_NO_MEMORY, "out of memory: a line of metrics.jsonl");
-    else if (fprintf(metrics->log, "%s\n", line) < 0 || fflush(metrics->log) != 0)
-        status = fail(STATUS_IO, "write metrics.jsonl: %s", strerror(errno));
-    free(line);
+    char *dump = object != NULL ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
+    if (dump != NULL)
+        text_addf(&line, "%s\n", dump);
+    enum status status = dump == NULL || line.failed ? fail(STATUS_NO_MEMORY, "out of memory: a line of metrics.jsonl")
+                                                     : write_line(metrics->log, &line);
+    text_release(&line);
+    free(dump);
     json_decref(object);
     return status;
 }

@@ -7,6 +7,7 @@
 #   peers          the tables of comparisons with others, on rows made up
 #   kills          a worker of every exact algorithm killed at a random moment
 #   soak           collectives drawn at random, back to back, also under a storm of signals
+#   disk           disks that are full, read-only, limited: one line, and nothing half-written
 #   jobs           short jobs in a row, killed, interrupted, two at once, out of memory: nothing stays
 #   hosts          jobs over several hosts made of this machine, where root may make network namespaces
 #   slurm          a Slurm of one node, where it is installed, and jobs under its srun
@@ -48,17 +49,17 @@ for argument in "$@"; do
         exit 0
         ;;
     -*) usage "$argument: unknown: --quick, --jobs=N, names of steps or suites (see --help)" ;;
-    suites | verify | sweep | peers | kills | soak | jobs | hosts | slurm | add-algorithm | asan | tsan) steps+=("$argument") ;;
+    suites | verify | sweep | peers | kills | soak | disk | jobs | hosts | slurm | add-algorithm | asan | tsan) steps+=("$argument") ;;
     base* | algos* | comm* | nn* | sim* | experiments*)
         suites+=("$argument")
         [[ " ${steps[*]-} " == *" suites "* ]] || steps+=(suites)
         ;;
-    *) usage "$argument: no step or suite of this name: suites verify sweep peers kills soak jobs slurm add-algorithm asan tsan, or base, comm.test_fabric ..." ;;
+    *) usage "$argument: no step or suite of this name: suites verify sweep peers kills soak disk jobs slurm add-algorithm asan tsan, or base, comm.test_fabric ..." ;;
     esac
 done
 if [[ ${#steps[@]} -eq 0 ]]; then
     steps=(suites verify sweep peers)
-    $quick || steps+=(kills soak jobs hosts slurm add-algorithm asan tsan)
+    $quick || steps+=(kills soak disk jobs hosts slurm add-algorithm asan tsan)
 fi
 
 say() {
@@ -198,6 +199,10 @@ step_kills() {
 
 step_soak() {
     script_test soak tests/soak.sh build/release
+}
+
+step_disk() {
+    script_test disk tests/disk.sh build/release/chorale
 }
 
 step_jobs() {
