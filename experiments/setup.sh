@@ -6,7 +6,7 @@
 #
 #   --preset=NAME  CMake preset, built into build/NAME (default release)
 #   --target=NAME  build only this target; may be given several times (default: everything)
-#   --ci           also install clang-format and clang-tidy, and two MPIs to test with
+#   --ci           also install clang-format and clang-tidy, and two MPIs to test with; warnings are errors
 #   --quiet        say only what goes wrong
 #
 # Says one line a step on stderr. The output of the tools goes to build/setup-NAME.log, its end is shown when one fails.
@@ -16,6 +16,7 @@ packages=(build-essential cmake ninja-build pkg-config libfabric-dev libdnnl-dev
           zlib1g-dev libjpeg-dev dataset-fashion-mnist python3 python3-numpy python3-matplotlib)
 preset=release
 targets=()
+settings=()
 quiet=false
 
 die() {
@@ -31,7 +32,10 @@ for argument in "$@"; do
     case $argument in
     --preset=?*) preset=${argument#*=} ;;
     --target=?*) targets+=("${argument#*=}") ;;
-    --ci) packages+=(clang-format clang-tidy libopenmpi-dev openmpi-bin libmpich-dev mpich) ;;
+    --ci)
+        packages+=(clang-format clang-tidy libopenmpi-dev openmpi-bin libmpich-dev mpich)
+        settings=(-DCHORALE_WERROR=ON)
+        ;;
     --quiet) quiet=true ;;
     --help | -h)
         sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
@@ -106,7 +110,7 @@ if [[ -f $folder/CMakeCache.txt ]] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL
     fresh=(--fresh)
 fi
 say "configuring $folder"
-logged "cmake --preset $preset" cmake --preset "$preset" "${fresh[@]}"
+logged "cmake --preset $preset" cmake --preset "$preset" "${fresh[@]}" "${settings[@]}"
 say "building $folder"
 logged "building $folder" cmake --build "$folder" --parallel "$(nproc)" ${targets[@]+--target "${targets[@]}"}
 say "ready after $SECONDS s"
