@@ -242,7 +242,6 @@ Test(device, the_cuda_backend_goes_on_from_a_checkpoint)
     if (!use("fake"))
         cr_skip_test("this build has no fake card: it was made without the CUDA toolkit");
     goes_on("--allreduce=double-buffered -n 2 --deterministic", "whole", TOY);
-    goes_on("--allreduce=double-buffered -n 3 --deterministic --bucket=tensor --wire=f16", "tensors", TOY);
 }
 
 /* ---- what is told ---- */
