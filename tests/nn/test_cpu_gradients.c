@@ -33,7 +33,7 @@ enum data {
 
 /* step: h. limit: of an error, relative to the largest slope of its tensor. kink: what makes a difference no slope, likewise.
  * Measured on AVX2: WHOLE and DISTINCT exact; THIRDS 1e-4, REAL and NET 7e-4, nearly all of it the rounding of results
- * divided by h; MAXIMA 8e-3, of sides changed below `kink`. A bias, a window or a mean that a formula forgets is above 2e-2
+ * divided by h; MAXIMA 1e-2, of sides changed below `kink`. A bias, a window or a mean that a formula forgets is above 2e-2
  * in one case at least. */
 static const struct {
     double step, limit, kink;
