@@ -93,6 +93,33 @@ Test(data, synthetic_images_train_and_are_not_evaluated)
     json_decref(summary);
 }
 
+/* Most that a worker of such a run had resident, in KiB. */
+static long resident(const char *words)
+{
+    struct outcome outcome;
+    char script[500];
+    (void)snprintf(script, sizeof script,
+                   "/usr/bin/python3 -c 'import resource, subprocess, sys; "
+                   "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
+                   "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)' \"$CHORALE\" train -n 2 --model=cnn "
+                   "--image-size=16 --batch=4 --threads=1 --loaders=2 --checkpoint=50 --data=set %s",
+                   words);
+    script_run(script, &outcome);
+    cr_assert_eq(outcome.exit_code, 0, "%s", outcome.err);
+    const long most = strtol(outcome.out, NULL, 10);
+    outcome_release(&outcome);
+    cr_assert_gt(most, 0);
+    return most;
+}
+
+/* Epochs of 5 steps with evaluations and checkpoints: the rows of all steps are what is kept. */
+Test(data, memory_does_not_grow_with_epochs)
+{
+    make_set();
+    const long few = resident("--epochs=20 --out=few"), many = resident("--epochs=200 --out=many");
+    cr_expect_leq(many - few, 4096, "%ld KiB after 100 steps, %ld KiB after 1000", few, many);
+}
+
 /* The names of folders are bytes, JSON is UTF-8, and a listing has a line for each. */
 Test(data, names_of_any_bytes_are_told)
 {

@@ -1,0 +1,122 @@
+/* test_resident.c - epochs over images of all sizes, huge ones among them, need no more memory than the first ones did: what
+ * a loader has is its batches and one image's rows for each thread, whatever lies in the data set.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "nn/data.h"
+#include "nn/data/loader.h"
+#include "tests/base/expect.h"
+#include "tests/nn/support_images.h"
+
+enum { IMAGES = 60, SIZE = 32, BATCH = 10, WARM = 2, EPOCHS = 8, THREADS = 2 };
+#define MIB ((long)1 << 20)
+#define GROWTH_MOST (4 * MIB) /* after the first epochs */
+#define ALL_MOST (128 * MIB)  /* above what there was: files of the largest images for each thread, not their pixels */
+
+static char folder[] = "/tmp/chorale-resident-XXXXXX";
+
+static void put(int number, const struct picture *picture)
+{
+    char path[100];
+    size_t length = 0;
+    uint8_t *jpeg = picture_jpeg(picture, &length);
+    if (jpeg == NULL)
+        cr_skip_test("built without libjpeg-turbo");
+    (void)snprintf(path, sizeof path, "%s/train/c%d", folder, number % 2);
+    EXPECT_OK(folder_create(path));
+    (void)snprintf(path, sizeof path, "%s/train/c%d/%d.jpg", folder, number % 2, number);
+    FILE *file = fopen(path, "wb");
+    cr_assert_not_null(file);
+    cr_assert_eq(fwrite(jpeg, 1, length, file), length);
+    cr_assert_eq(fclose(file), 0);
+    free(jpeg);
+}
+
+/* Sides from 1 to some hundreds, the widest and the highest that JPEG has, a progressive one, and one of 8000 x 8000. */
+static void put_images(void)
+{
+    static const struct picture large[] = {{.width = 65500, .height = 1},
+                                           {.width = 1, .height = 65500},
+                                           {.width = 1500, .height = 1000, .progressive = true},
+                                           {.width = 8000, .height = 8000, .grey = true},
+                                           {.width = 8000, .height = 700, .quality = 100}};
+    const int larges = sizeof large / sizeof large[0];
+    for (int i = 0; i < larges; i++)
+        put(i, &large[i]);
+    for (int i = larges; i < IMAGES; i++)
+        put(i,
+            &(struct picture){
+                .width = 1 + i * 37 % 400, .height = 1 + i * 91 % 300, .grey = i % 7 == 0, .progressive = i % 5 == 0});
+}
+
+/* Of "NAME:  N kB" in /proc/self/status. */
+static long memory_of(const char *name)
+{
+    char line[200];
+    long value = -1;
+    FILE *file = fopen("/proc/self/status", "r");
+    cr_assert_not_null(file);
+    while (fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, name, strlen(name)) == 0)
+            value = strtol(line + strlen(name) + 1, NULL, 10) * 1024;
+    (void)fclose(file);
+    cr_assert_geq(value, 0);
+    return value;
+}
+
+static long read_epochs(struct loader *loader, int epochs)
+{
+    for (int b = 0; b < epochs * IMAGES / BATCH; b++) {
+        const struct batch *batch = NULL;
+        EXPECT_OK(loader_next(loader, &batch));
+        cr_assert_not_null(batch);
+        cr_assert_eq(batch->count, BATCH);
+        loader_done(loader);
+    }
+    return memory_of("VmRSS");
+}
+
+Test(resident, memory_does_not_grow_with_images_and_epochs)
+{
+    struct data *data = NULL;
+    struct loader *loader = NULL;
+    char command[100];
+    cr_assert_not_null(mkdtemp(folder));
+    put_images();
+    EXPECT_OK(data_open(&(struct data_request){.path = folder, .image_size = SIZE, .seed = 2}, &data));
+    cr_assert_not_null(data);
+    cr_assert_eq(data_train_count(data), IMAGES);
+    const struct data_order order = {.seed = 1, .samples = IMAGES, .workers = 1, .batch = BATCH};
+    const struct loader_request request = {.data = data,
+                                           .batch = BATCH,
+                                           .batches = EPOCHS * IMAGES / BATCH,
+                                           .order = &order,
+                                           .stored = true,
+                                           .threads = THREADS,
+                                           .ahead = 2,
+                                           .held = 1};
+    FILE *clear = fopen("/proc/self/clear_refs", "w"); /* making the images had its own peak */
+    if (clear != NULL) {
+        (void)fputs("5", clear);
+        (void)fclose(clear);
+    }
+    const long before = memory_of("VmRSS");
+    EXPECT_OK(loader_open(&request, &loader));
+    const long warm = read_epochs(loader, WARM), late = read_epochs(loader, EPOCHS - WARM);
+    loader_close(loader);
+    cr_expect_leq(late - warm, GROWTH_MOST, "%ld KiB after %d epochs, %ld KiB after %d", warm / 1024, WARM, late / 1024,
+                  EPOCHS);
+    if (clear != NULL)
+        cr_expect_leq(memory_of("VmHWM") - before, ALL_MOST, "%ld KiB above %ld KiB",
+                      (memory_of("VmHWM") - before) / 1024, before / 1024);
+    struct data_facts facts;
+    data_facts(data, &facts);
+    cr_expect_eq(facts.skipped, 0);
+    data_close(data);
+    (void)snprintf(command, sizeof command, "rm -r '%s'", folder);
+    cr_expect_eq(system(command), 0);
+}
