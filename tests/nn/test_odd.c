@@ -302,7 +302,7 @@ Test(odd, what_stands_for_bad_images_is_the_same_for_any_number_of_workers)
     for (size_t i = 1; i < sizeof counts / sizeof counts[0]; i++) {
         const size_t before = facts_of(data).skipped;
         float *again = epoch(data, counts[i], GLOBAL, STEPS);
-        cr_expect(memcmp(once, again, sizeof(float) * VALUES * GLOBAL * STEPS) == 0, "%d workers", counts[i]);
+        cr_expect_arr_eq(once, again, sizeof(float) * VALUES * GLOBAL * STEPS, "%d workers", counts[i]);
         cr_expect_eq(facts_of(data).skipped - before, skipped, "%d workers", counts[i]);
         free(again);
     }
