@@ -3,8 +3,9 @@
 
     torch_train.py --recipe=FILE [--data=FOLDER] [--seed=1] [--epochs=N] [--threads=1]
 
-Knows what the recipes of accuracy_train.sh use: cnn and resnet18, SGD with momentum, cosine, warm-up by epochs, weight
-decay of convolution and linear weights alone; Fashion-MNIST, or a folder of WebDataset shards (train*.tar, test*.tar).
+Knows cnn and resnet18, SGD with momentum or Nesterov's, cosine, warm-up by epochs, the three weight decays, label
+smoothing and clipping; Fashion-MNIST, or a folder of WebDataset shards (train*.tar, test*.tar).
+tests/nn/test_torchvision.c compares the losses of its steps with ours.
 """
 import argparse
 import gzip
@@ -22,7 +23,8 @@ from torch import nn
 
 FASHION = "/usr/share/datasets/fashion-mnist"
 KNOWN = {"model", "image-size", "batch", "augment", "epochs", "lr", "lr-batch", "lr-schedule", "warmup-epochs",
-         "momentum", "weight-decay"}
+         "momentum", "weight-decay", "norm-weight-decay", "bias-weight-decay", "optimizer", "label-smoothing", "clip"}
+RULES = ("sgd", "nesterov")
 
 
 def read_recipe(path):
@@ -34,7 +36,8 @@ def read_recipe(path):
                 key, value = line.split("=", 1)
                 settings[key.strip()] = value.strip()
     unknown = set(settings) - KNOWN
-    if unknown or settings["augment"] != "none" or settings["lr-schedule"] != "cosine":
+    if (unknown or settings["augment"] != "none" or settings["lr-schedule"] != "cosine"
+            or settings.get("optimizer", "sgd") not in RULES):
         raise SystemExit(f"torch_train.py: {path}: it asks for what is not done here: {sorted(unknown)}")
     return settings
 
@@ -113,6 +116,29 @@ def rate_at(step, steps, warmup, rate):
     return rate * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
 
 
+def make_optimizer(recipe, model):
+    norms = {p for m in model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()}
+    weights = [p for p in model.parameters() if p.dim() > 1]
+    biases = [p for p in model.parameters() if p.dim() == 1 and p not in norms]
+    groups = ((weights, "weight-decay"), ([p for p in model.parameters() if p in norms], "norm-weight-decay"),
+              (biases, "bias-weight-decay"))
+    return torch.optim.SGD([{"params": params, "weight_decay": float(recipe.get(key, 0))} for params, key in groups],
+                           lr=0.1, momentum=float(recipe["momentum"]), nesterov=recipe.get("optimizer") == "nesterov")
+
+
+def train_step(recipe, model, optimizer, rate, images, labels):
+    """The loss before the step."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    loss = F.cross_entropy(model(images), labels, label_smoothing=float(recipe.get("label-smoothing", 0)))
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    if float(recipe.get("clip", 0)) > 0:
+        nn.utils.clip_grad_norm_(model.parameters(), float(recipe["clip"]))
+    optimizer.step()
+    return loss.item()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recipe", required=True)
@@ -131,10 +157,7 @@ def main():
         raise SystemExit(f"torch_train.py: images of {images.shape[2]} pixels, the recipe wants {recipe['image-size']}")
     batch, classes = int(recipe["batch"]), int(labels.max()) + 1
     model = make_model(recipe["model"], classes).to(memory_format=torch.channels_last)
-    weights = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() == 1]
-    optimizer = torch.optim.SGD([{"params": weights, "weight_decay": float(recipe["weight-decay"])},
-                                 {"params": others, "weight_decay": 0}], lr=0.1, momentum=float(recipe["momentum"]))
+    optimizer = make_optimizer(recipe, model)
     in_epoch = len(images) // batch
     steps = math.ceil((options.epochs or float(recipe["epochs"])) * in_epoch)
     warmup = int(float(recipe.get("warmup-epochs", 0)) * in_epoch)
@@ -145,18 +168,14 @@ def main():
         if step % in_epoch == 0:
             order = torch.randperm(len(images))
         chosen = order[step % in_epoch * batch:(step % in_epoch + 1) * batch]
-        for group in optimizer.param_groups:
-            group["lr"] = rate_at(step, steps, warmup, rate)
-        loss = F.cross_entropy(model(images[chosen].contiguous(memory_format=torch.channels_last)), labels[chosen])
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
+        loss = train_step(recipe, model, optimizer, rate_at(step, steps, warmup, rate),
+                          images[chosen].contiguous(memory_format=torch.channels_last), labels[chosen])
     seconds = time.time() - began
     model.eval()
     with torch.no_grad():
         right = sum(int((model(test_images[k:k + 500]).argmax(1) == test_labels[k:k + 500]).sum())
                     for k in range(0, len(test_images), 500))
-    print(json.dumps({"top1": right / len(test_images), "steps": steps, "loss_last": loss.item(), "seconds": seconds}))
+    print(json.dumps({"top1": right / len(test_images), "steps": steps, "loss_last": loss, "seconds": seconds}))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,11 @@ results are stored.
 
 writes torchvision's own initial weights of network NAME, for test_torchvision.c: a line "tensor NAME COUNT" for each parameter and running
 statistic, in order, then an empty line, then their f32; and the logits, as a tensor "logits" of images by the formula.
+
+    /usr/bin/python3 tests/nn/export_torchvision.py --recipe [FILE]
+
+writes tests/nn/golden/recipe.txt (or FILE): losses of steps by experiments/bench/torch_train.py, in double precision, with all
+that it knows switched on, and the loss of the first batch afterwards, by the running statistics.
 """
 import os
 import sys
@@ -21,6 +26,9 @@ import torch.nn.functional as F
 import torchvision
 
 import golden
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "experiments", "bench"))
+import torch_train
 
 FILE = os.path.join(golden.FOLDER, "torchvision.txt")
 CLASSES = 10
@@ -33,6 +41,13 @@ TRAINED = [("resnet18", 96, 8, 0.01)]
 STEPS = 20
 # Their classes are many, so that the counts are the published ones.
 COUNTED = ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "vgg16"]
+
+
+# test_torchvision.c has the same. Each counts: without any of them losses differ by 28 times the test's tolerance or more.
+RECIPE = {"optimizer": "nesterov", "lr": "8", "lr-batch": "256", "momentum": "0.9", "weight-decay": "0.1",
+          "norm-weight-decay": "0.2", "bias-weight-decay": "0.4", "label-smoothing": "0.1", "clip": "0.5"}
+RECIPE_STEPS, RECIPE_WARMUP, RECIPE_BATCH = 10, 3, 8
+RECIPE_NETWORKS = [("cnn", 28)]  # name, pixels
 
 
 def make(name):
@@ -103,6 +118,35 @@ def write_losses(file, name, size, batch, rate):
     file.write(" ".join(f"{v:.9e}" for v in losses) + "\n")
 
 
+def recipe_losses(name, size, recipe, steps=RECIPE_STEPS, warmup=RECIPE_WARMUP, batch=RECIPE_BATCH, dtype=torch.float64):
+    model = torch_train.make_model(name, CLASSES)
+    fill(model, 0)
+    model.to(dtype)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.reset_running_stats()
+    x, labels = images(steps * batch, size).to(dtype), torch.arange(steps * batch) * 7 % CLASSES
+    optimizer, losses = torch_train.make_optimizer(recipe, model), []
+    rate = float(recipe["lr"]) * batch / float(recipe["lr-batch"])
+    model.train()
+    for step in range(steps):
+        part = slice(step * batch, (step + 1) * batch)
+        losses.append(torch_train.train_step(recipe, model, optimizer, torch_train.rate_at(step, steps, warmup, rate),
+                                             x[part], labels[part]))
+    model.eval()
+    with torch.no_grad():
+        losses.append(F.cross_entropy(model(x[:batch]), labels[:batch]).item())
+    return losses
+
+
+def write_recipe(path):
+    with open(path, "w") as file:
+        file.write("# Made by tests/nn/export_torchvision.py --recipe, with experiments/bench/torch_train.py.\n")
+        for name, size in RECIPE_NETWORKS:
+            file.write(f"recipe {name} size={size}\n")
+            file.write(" ".join(f"{v:.9e}" for v in recipe_losses(name, size, RECIPE)) + "\n")
+
+
 def write_all(path):
     with open(path, "w", buffering=1) as file:
         file.write("# Made by tests/nn/export_torchvision.py with torchvision: logits in double precision, losses in single.\n")
@@ -133,5 +177,7 @@ def write_weights(name, path, size=64, batch=2):
 if __name__ == "__main__":
     if len(sys.argv) == 3 and sys.argv[1].startswith("--weights="):
         write_weights(sys.argv[1].split("=", 1)[1], sys.argv[2])
+    elif sys.argv[1:2] == ["--recipe"]:
+        write_recipe(sys.argv[2] if len(sys.argv) > 2 else os.path.join(golden.FOLDER, "recipe.txt"))
     else:
         write_all(sys.argv[1] if len(sys.argv) > 1 else FILE)

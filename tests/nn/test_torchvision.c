@@ -1,6 +1,7 @@
 /* test_torchvision.c - our networks against torchvision's: parameter counts, logits with running statistics, losses of
- * training steps, from the file in the tree (export_torchvision.py); and, where PyTorch and torchvision are installed, live:
- * logits with the weights that torchvision itself begins with.
+ * training steps, from the files in the tree (export_torchvision.py), some of them by experiments/bench/torch_train.py, which
+ * ours is compared with; and, where PyTorch and torchvision are installed, live: logits with the weights that torchvision
+ * itself begins with, and torch_train.py's losses.
  */
 #include <math.h>
 #include <stdio.h>
@@ -10,12 +11,15 @@
 
 #include "nn/backend.h"
 #include "nn/cpu/net.h"
+#include "nn/learning_rate.h"
 #include "nn/model.h"
 #include "nn/optimizer.h"
 #include "support_golden.h"
 #include "tests/base/expect.h"
 
 enum { CLASSES = 10, SEED_MEAN = 10000, SEED_VARIANCE = 20000, NUMBERS_MOST = 64 };
+
+#define RECIPE_TOLERANCE 1e-4
 
 #define SCRIPT "/usr/bin/python3 '" CHORALE_SOURCE_DIR "/tests/nn/export_torchvision.py'"
 
@@ -120,6 +124,12 @@ static void check_logits(const char *name, int size, int batch, const double *wa
 
 /* ---- losses ---- */
 
+static void fill_labels(int32_t *labels, int count)
+{
+    for (int n = 0; n < count; n++)
+        labels[n] = n * 7 % CLASSES;
+}
+
 struct training {
     struct model *model;
     struct backend *backend;
@@ -127,15 +137,14 @@ struct training {
     float *parameters, *gradients, *state;
 };
 
-static void training_open(struct training *training, const char *name, int size, int batch)
+static void training_open(struct training *training, const char *name, int size, int batch, double smoothing,
+                          const struct optimizer_settings *settings)
 {
-    const struct optimizer_settings settings = {
-        .momentum = 0.9, .weight_decay = 1e-4, .norm_decay = 1e-4, .bias_decay = 1e-4}; /* PyTorch's SGD decays all */
     struct model *model = make(name, CLASSES, size);
-    const struct backend_request request = {.model = model, .batch = batch, .threads = 1};
+    const struct backend_request request = {.model = model, .batch = batch, .threads = 1, .label_smoothing = smoothing};
     *training = (struct training){.model = model};
     EXPECT_OK(backend_cpu.open(&request, &training->backend));
-    EXPECT_OK(optimizer_create(model, &settings, NULL, &training->optimizer));
+    EXPECT_OK(optimizer_create(model, settings, NULL, &training->optimizer));
     cr_assert(training->backend != NULL && training->optimizer != NULL);
     training->parameters = floats(model->parameters);
     training->gradients = floats(model->parameters);
@@ -155,25 +164,83 @@ static void training_close(struct training *training)
     free(training->state);
 }
 
+/* The loss before the step. */
+static float train_step(struct training *training, double rate, const struct batch *batch)
+{
+    struct step_result result;
+    bool finite = true;
+    EXPECT_OK(
+        backend_cpu.step(training->backend, training->parameters, training->state, batch, training->gradients, NULL));
+    EXPECT_OK(backend_cpu.collect(training->backend, &result));
+    EXPECT_OK(optimizer_step(training->optimizer, rate, training->gradients, training->parameters, &finite));
+    return (float)result.loss;
+}
+
 static void check_losses(const char *name, int size, int batch, double rate, const double *wanted, size_t count)
 {
+    const struct optimizer_settings settings = {
+        .momentum = 0.9, .weight_decay = 1e-4, .norm_decay = 1e-4, .bias_decay = 1e-4}; /* PyTorch's SGD decays all */
     struct training training;
     float *images = make_images(batch, size), losses[NUMBERS_MOST];
     int32_t labels[NUMBERS_MOST];
-    training_open(&training, name, size, batch);
-    for (int n = 0; n < batch; n++)
-        labels[n] = n * 7 % CLASSES;
+    training_open(&training, name, size, batch, 0, &settings);
+    fill_labels(labels, batch);
     const struct batch inputs = {.count = batch, .canonical = images, .labels = labels};
-    for (size_t step = 0; step < count; step++) {
-        struct step_result result;
-        bool finite = true;
-        EXPECT_OK(
-            backend_cpu.step(training.backend, training.parameters, training.state, &inputs, training.gradients, NULL));
-        EXPECT_OK(backend_cpu.collect(training.backend, &result));
-        EXPECT_OK(optimizer_step(training.optimizer, rate, training.gradients, training.parameters, &finite));
-        losses[step] = (float)result.loss;
-    }
+    for (size_t step = 0; step < count; step++)
+        losses[step] = train_step(&training, rate, &inputs);
     expect_near(name, losses, wanted, count, 1e-3);
+    training_close(&training);
+    free(images);
+}
+
+/* ---- losses by the recipe that experiments/bench/torch_train.py trains after ---- */
+
+enum { RECIPE_STEPS = 10, RECIPE_WARMUP = 3, RECIPE_BATCH = 8 };
+
+static struct batch recipe_batch(const float *images, const int32_t *labels, int size, size_t step)
+{
+    return (struct batch){.count = RECIPE_BATCH,
+                          .canonical = images + step * RECIPE_BATCH * 3 * (size_t)(size * size),
+                          .labels = labels + step * RECIPE_BATCH};
+}
+
+static void start_statistics(const struct training *training)
+{
+    float *unused = floats(training->model->parameters);
+    model_initialise(training->model, 1, unused, training->state);
+    free(unused);
+}
+
+/* A batch of its own each step, and at the end the loss of the first one by the running statistics. */
+static void check_recipe(const char *name, int size, const double *wanted)
+{
+    const struct optimizer_settings settings = {.rule = UPDATE_NESTEROV,
+                                                .momentum = 0.9,
+                                                .weight_decay = 0.1,
+                                                .norm_decay = 0.2,
+                                                .bias_decay = 0.4,
+                                                .clip = 0.5};
+    const struct learning_rate rate = {.schedule = RATE_COSINE,
+                                       .rate = 8,
+                                       .images = 256,
+                                       .global_batch = RECIPE_BATCH,
+                                       .warmup = RECIPE_WARMUP,
+                                       .steps = RECIPE_STEPS};
+    struct training training;
+    struct evaluation evaluation = {0};
+    float *images = make_images(RECIPE_STEPS * RECIPE_BATCH, size), losses[RECIPE_STEPS + 1];
+    int32_t labels[RECIPE_STEPS * RECIPE_BATCH];
+    fill_labels(labels, RECIPE_STEPS * RECIPE_BATCH);
+    training_open(&training, name, size, RECIPE_BATCH, 0.1, &settings);
+    start_statistics(&training);
+    for (size_t step = 0; step < RECIPE_STEPS; step++) {
+        const struct batch batch = recipe_batch(images, labels, size, step);
+        losses[step] = train_step(&training, learning_rate_at(&rate, step), &batch);
+    }
+    const struct batch first = recipe_batch(images, labels, size, 0);
+    EXPECT_OK(backend_cpu.evaluate(training.backend, training.parameters, training.state, &first, &evaluation));
+    losses[RECIPE_STEPS] = (float)(evaluation.loss_sum / RECIPE_BATCH);
+    expect_near(name, losses, wanted, RECIPE_STEPS + 1, RECIPE_TOLERANCE);
     training_close(&training);
     free(images);
 }
@@ -218,6 +285,26 @@ static void check_file(FILE *file, int least)
         }
     }
     cr_expect_geq(checked, least);
+}
+
+static void check_recipes(FILE *file)
+{
+    char comment[256], name[32];
+    double numbers[RECIPE_STEPS + 1];
+    int size, checked = 0;
+    cr_assert_not_null(fgets(comment, sizeof comment, file));
+    for (; fscanf(file, " recipe %31s size=%d", name, &size) == 2; checked++) {
+        read_numbers(file, numbers, RECIPE_STEPS + 1);
+        check_recipe(name, size, numbers);
+    }
+    cr_expect_geq(checked, 1);
+}
+
+Test(torchvision, a_recipe_with_all_features_gives_the_losses_on_file)
+{
+    FILE *file = golden_open("recipe.txt");
+    check_recipes(file);
+    (void)fclose(file);
 }
 
 Test(torchvision, counts_logits_and_losses_are_those_on_file)
@@ -329,4 +416,12 @@ Test(torchvision, its_own_weights_give_its_logits)
     skip_without_torchvision();
     for (size_t k = 0; k < sizeof names / sizeof names[0]; k++)
         check_own_weights(names[k]);
+}
+
+Test(torchvision, torch_train_gives_our_losses)
+{
+    skip_without_torchvision();
+    FILE *file = export_with("--recipe");
+    check_recipes(file);
+    (void)fclose(file);
 }
