@@ -179,6 +179,9 @@ enum status inject_check(const struct inject *inject, int workers)
         TRY(check_rank(kind_name[inject->rule[i].kind], inject->rule[i].to, workers));
     }
     TRY(check_rank("straggler", inject->straggles ? inject->straggler : 0, workers));
+    if (inject->dies && inject->how == INJECT_STOP && workers == 1)
+        return fail(STATUS_USAGE, "--inject: die=%d@%llu:stop: the only worker would wait for ever: take -n 2 or more",
+                    inject->victim, (unsigned long long)inject->step);
     return check_rank("die", inject->dies ? inject->victim : 0, workers);
 }
 

@@ -55,7 +55,7 @@ struct inject {
 
 /* STATUS_USAGE, naming the entry and what is taken (there is one straggler and one death at most); STATUS_REFUSED for drop=. */
 enum status inject_parse(const char *text, struct inject *inject) MUST_CHECK;
-/* STATUS_USAGE when it names a worker that a job of `workers` has not. */
+/* STATUS_USAGE when it names a worker that a job of `workers` has not, or stops the only one. */
 enum status inject_check(const struct inject *inject, int workers) MUST_CHECK;
 /* The canonical spelling, "" for nothing: what results store. */
 void inject_describe(const struct inject *inject, struct text *text);

@@ -149,6 +149,8 @@ static void check_local_rank(struct job *job, const struct neighbour *all, int c
     job->local_rank = counted;
     if (one == other || job->rank != 0 || options->note == NULL)
         return;
+    if (all[one].identity.network != all[other].identity.network)
+        return; /* hosts made of one machine, each with ranks of its own */
     (void)snprintf(line, sizeof line,
                    "ranks %d and %d are on one machine and both have the local rank %lld: counted anew", one, other,
                    (long long)all[one].local_rank);

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -71,6 +72,16 @@ static const char *variable(const char *name)
     return value != NULL && value[0] == '/' ? value : NULL;
 }
 
+/* In a folder where all may write: whoever comes first takes any name, so only what is this user's, and closed to the
+ * others, is used. */
+static bool make_own_folder(const char *path)
+{
+    struct stat found;
+    (void)mkdir(path, 0700);
+    return lstat(path, &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid() &&
+           (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
 void accelerator_engines(const struct accelerator *accelerator, struct text *path)
 {
     const char *cache = variable("XDG_CACHE_HOME"), *home = variable("HOME"), *temporary = variable("TMPDIR");
@@ -79,11 +90,13 @@ void accelerator_engines(const struct accelerator *accelerator, struct text *pat
         text_addf(&folder, "%s/chorale", cache);
     else if (home != NULL)
         text_addf(&folder, "%s/.cache/chorale", home);
-    if (folder.length == 0 || folder.failed || folder_create(text_string(&folder)) < 0) {
+    bool usable = folder.length > 0 && !folder.failed && folder_create(text_string(&folder)) == STATUS_OK;
+    if (!usable) {
         text_release(&folder);
-        text_addf(&folder, "%s/chorale-%lu", temporary != NULL ? temporary : "/tmp", (unsigned long)getuid());
+        text_addf(&folder, "%s/chorale-%lu", temporary != NULL ? temporary : "/tmp", (unsigned long)geteuid());
+        usable = !folder.failed && make_own_folder(text_string(&folder));
     }
-    if (!folder.failed && folder_create(text_string(&folder)) == STATUS_OK)
+    if (usable)
         text_addf(path, "%s/engines-%s.txt", text_string(&folder), accelerator->name);
     text_release(&folder);
 }

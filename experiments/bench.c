@@ -186,7 +186,7 @@ static enum status single_calls(struct subject *s, bool in_place, struct bench_h
     }
     TRY_TO(done, slowest_of(job, times, n, all_memory));
     qsort(times, n, sizeof *times, compare_times);
-    half->p50_s = times[n / 2];
+    half->p50_s = times[(n - 1) / 2]; /* by nearest rank, as p99 is */
     half->p99_s = times[(n * 99 + 99) / 100 - 1];
 done:
     free(times_memory);

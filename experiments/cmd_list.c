@@ -8,7 +8,7 @@
 #include "experiments/program.h"
 
 static const char head[] =
-    "usage: chorale list [--json | --canonical=SPECS]\n"
+    "usage: chorale list [--json | --canonical=SPECS | --identity=SPECS]\n"
     "Lists what --allreduce= takes: schedules, strategies, presets (names for specs), externals, and\n"
     "the graphs of gossip. Options follow a colon, a spec with options of its own stands in\n"
     "brackets; as in ring,rhd or gossip:graph=ring or\n"

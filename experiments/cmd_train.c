@@ -634,6 +634,14 @@ static void say_summary(const struct train_summary *summary, bool replayed)
     printf("\n%s/summary.json\n", text_string(&summary->folder));
 }
 
+static void say_survived(const struct inject *inject)
+{
+    char line[120];
+    (void)snprintf(line, sizeof line, "--inject: die=%d@%llu: the run had no such step, counted from 0: nobody died",
+                   inject->victim, (unsigned long long)inject->step);
+    program_note(NULL, line);
+}
+
 static enum status say_result(const struct train_summary *summary, bool json, bool replayed)
 {
     if (json)
@@ -783,6 +791,8 @@ static enum status train(const struct plan *plan, const struct worker *worker, c
     enum status status = train_run(&request, &summary);
     json_decref(placement);
     TRY(status);
+    if (job_rank(worker->job) == 0 && worker->inject != NULL && worker->inject->dies)
+        say_survived(worker->inject);
     if (job_rank(worker->job) == 0)
         status = say_result(&summary, json, plan->accelerator.profile != NULL);
     train_summary_release(&summary);

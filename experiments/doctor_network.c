@@ -61,13 +61,15 @@ static long number_of(const char *interface, const char *what)
 
 static void say_interface(const struct ifaddrs *entry, struct report *report)
 {
-    char address[HOST_ADDRESS_BYTES] = "", speed[40] = "";
+    char address[HOST_ADDRESS_BYTES] = "", size[40] = "", speed[40] = "";
     const long rate = number_of(entry->ifa_name, "speed"), mtu = number_of(entry->ifa_name, "mtu");
     if (getnameinfo(entry->ifa_addr, sizeof(struct sockaddr_in), address, sizeof address, NULL, 0, NI_NUMERICHOST) != 0)
         return;
+    if (mtu > 0)
+        (void)snprintf(size, sizeof size, ", MTU %ld", mtu);
     if (rate > 0)
         (void)snprintf(speed, sizeof speed, ", %ld Mbit/s", rate);
-    report_add(report, DOCTOR_OK, entry->ifa_name, NULL, "%s, MTU %ld%s%s", address, mtu, speed,
+    report_add(report, DOCTOR_OK, entry->ifa_name, NULL, "%s%s%s%s", address, size, speed,
                (entry->ifa_flags & IFF_LOOPBACK) != 0 ? ", loopback" : "");
 }
 

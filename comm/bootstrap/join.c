@@ -282,7 +282,8 @@ static enum status pmix_module(const struct exchange_module **module)
         .file = "chorale-bootstrap-pmix",
         .symbol = EXCHANGE_SYMBOL,
         .version = EXCHANGE_VERSION,
-        .cure = "it is built when PMIx is installed at configuration (Debian: libpmix-dev)"};
+        .cure =
+            "it is built beside the program (all targets: cmake --build) where CMake finds PMIx (Debian: libpmix-dev)"};
     const void *table = NULL;
     TRY(module_load(&request, &table));
     *module = table;

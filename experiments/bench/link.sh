@@ -2,7 +2,7 @@
 # link.sh - how much of a slow link the ring gets: two hosts (experiments/hosts.sh) and a link of 1 Gbit/s between them, in turns
 # a stream of plain sockets in both directions at once and allreduce by ring, 16 MiB a worker.
 #
-#   experiments/bench/link.sh [--rate=1gbit] [--rounds=5] [--program=build/release/chorale] [OPTION OF bench ...]
+#   experiments/bench/link.sh [--rate=1gbit] [--mtu=1500] [--rounds=5] [--program=build/release/chorale] [OPTION OF bench ...]
 #
 # Prints MB/s in each direction: the stream (2 s, 1 MiB at a time), the ring's busbw, and both medians against the link's rate.
 # A frame of 1514 bytes carries 1448 of payload, so 95.6 % of the rate is all that anybody can get.
@@ -12,11 +12,13 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 hosts=$root/experiments/hosts.sh
 program=$root/build/release/chorale
 rate=1gbit
+mtu=1500
 rounds=5
 options=()
 for argument in "$@"; do
     case $argument in
     --rate=*) rate=${argument#*=} ;;
+    --mtu=*) mtu=${argument#*=} ;;
     --rounds=[1-9]*) rounds=${argument#*=} ;;
     --program=*) program=$(realpath "${argument#*=}") ;;
     --help | -h)
@@ -28,7 +30,7 @@ for argument in "$@"; do
 done
 
 set_name=link-$$
-"$hosts" up 2 --set="$set_name" --rate="$rate"
+"$hosts" up 2 --set="$set_name" --rate="$rate" --mtu="$mtu"
 trap '"$hosts" down --set="$set_name"' EXIT
 
 # Each worker sends to and receives from the other for 2 s; rank 0 prints what it has received in a second, in MB.

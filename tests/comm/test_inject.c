@@ -82,6 +82,9 @@ Test(inject, says_what_is_wrong)
     cr_expect_eq(inject_check(&inject, 5), STATUS_OK);
     inject = parsed("straggler=3:2");
     cr_expect_eq(inject_check(&inject, 3), STATUS_USAGE);
+    inject = parsed("die=0@1:stop");
+    EXPECT_FAIL(STATUS_USAGE, "only worker", inject_check(&inject, 1));
+    EXPECT_OK(inject_check(&inject, 2));
     inject = parsed("die=3@1");
     cr_expect_eq(inject_check(&inject, 3), STATUS_USAGE);
 }

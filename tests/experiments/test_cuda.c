@@ -168,6 +168,28 @@ Test(cuda, one_worker_measures_and_the_others_wait_for_what_it_writes)
     outcome_release(&outcome);
 }
 
+/* Without a home it is kept in a folder of the user's in $TMPDIR, unless others may write there, or it leads elsewhere. */
+Test(cuda, a_folder_that_others_may_write_to_is_not_trusted)
+{
+    static const char *const makes[] = {"true", "mkdir t/chorale-$(id -u)", "mkdir -m 777 t/chorale-$(id -u)",
+                                        "mkdir e && ln -s ../e t/chorale-$(id -u)"};
+    take_modules("/fake");
+    for (size_t k = 0; k < 4; k++) {
+        struct text script = {0};
+        struct outcome outcome;
+        text_addf(
+            &script,
+            "rm -rf t e o && mkdir t && umask 022 && %s && unset HOME XDG_CACHE_HOME && TMPDIR=$PWD/t \"$CHORALE\" "
+            "train --allreduce=ring -n 1 --device=cuda --out=o" SMALL " && ls t/chorale-$(id -u)/ | wc -l",
+            makes[k]);
+        script_run(text_string(&script), &outcome);
+        cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+        cr_expect_eq(strstr(outcome.out, "remembered in no file") != NULL, k >= 2, "%s: %s", makes[k], outcome.out);
+        outcome_release(&outcome);
+        text_release(&script);
+    }
+}
+
 /* Whoever holds it may be another job. */
 Test(cuda, a_lock_that_is_held_costs_a_run_its_timing_and_no_more)
 {

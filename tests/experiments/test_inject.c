@@ -89,8 +89,18 @@ Test(inject_program, a_worker_dies_as_asked)
     dies(CNN "-n 2 --steps=100 --inject=die=1@2", "rank 1 on ");
 }
 
+Test(inject_program, a_death_after_the_last_step_is_said)
+{
+    struct outcome outcome;
+    program_run(CNN "-n 2 --steps=2 --inject=die=1@2", &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect_not_null(strstr(outcome.err, "nobody died"), "%s", outcome.err);
+    outcome_release(&outcome);
+}
+
 Test(inject_program, refuses_what_it_cannot_do)
 {
+    REFUSED("bench -n 1 --inject=die=0@1:stop --sizes=8", 2, "die=0@1:stop", "only worker");
     REFUSED("bench -n 2 --inject=drop=0.1", 2, "drop=0.1", "deadlock");
     REFUSED("train -n 2 --inject=drop=0.1", 2, "drop=0.1", "deadlock");
     REFUSED("bench -n 2 --inject=delay=1us@0-2 --sizes=8", 2, "rank 2", "2 workers");
