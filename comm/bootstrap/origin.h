@@ -9,6 +9,11 @@
  *
  * CHORALE_PORT, where it is set, is the port of rank 0's control server under the last two and torchrun; CHORALE_JOB_TOKEN the
  * secret that the workers share there. Only the environment is read here, nothing is opened.
+ *
+ * Rank 0 hosts the control channel, over which all find each other, meet, and learn of deaths. Its address travels through the
+ * launcher's store (PMIx, PMI), or is MASTER_ADDR and MASTER_PORT (torchrun's agent holds that port: then the next one), or the
+ * first host of SLURM_STEP_NODELIST and a port made of the job's number. MASTER_ADDR and MASTER_PORT without RANK and
+ * WORLD_SIZE say nothing of workers: they are left alone.
  */
 #ifndef CHORALE_COMM_BOOTSTRAP_ORIGIN_H
 #define CHORALE_COMM_BOOTSTRAP_ORIGIN_H
