@@ -249,17 +249,24 @@ static struct spot spot_of(const struct grid *grid, size_t tile, size_t step)
                          .x = within % grid->columns * step};
 }
 
+/* First float of eight channels of an image: the layout's blocks have 8 or 16. */
+static size_t channels_offset(const struct value *value, size_t image, size_t eight)
+{
+    const size_t eights = value->block / WIDTH;
+    return value_offset(value, image, eight / eights) + eight % eights * WIDTH;
+}
+
 /* side x side pixels from (y - before, x - before) on; zeros outside the image. */
 BODY void read_tile(const struct value *value, const float *block, const struct spot *spot, int side, size_t before,
                     v8 *tile)
 {
-    size_t width = value->width, s = (size_t)side;
+    const size_t width = value->width, s = (size_t)side, b = value->block;
     if (spot->y >= before && spot->x >= before && spot->y - before + s <= value->height &&
         spot->x - before + s <= width) {
-        const float *pixel = block + ((spot->y - before) * width + spot->x - before) * WIDTH;
+        const float *pixel = block + ((spot->y - before) * width + spot->x - before) * b;
         UNROLL for (size_t i = 0; i < s; i++)
         {
-            UNROLL for (size_t j = 0; j < s; j++) tile[i * MOST_SIDE + j] = READ(pixel + (i * width + j) * WIDTH);
+            UNROLL for (size_t j = 0; j < s; j++) tile[i * MOST_SIDE + j] = READ(pixel + (i * width + j) * b);
         }
         return;
     }
@@ -268,7 +275,7 @@ BODY void read_tile(const struct value *value, const float *block, const struct 
         for (size_t j = 0; j < s; j++) {
             size_t x = spot->x + j - before;
             bool inside = y < value->height && x < width;
-            tile[i * MOST_SIDE + j] = inside ? READ(block + (y * width + x) * WIDTH) : (v8){0};
+            tile[i * MOST_SIDE + j] = inside ? READ(block + (y * width + x) * b) : (v8){0};
         }
     }
 }
@@ -309,7 +316,7 @@ BODY void source_tiles(enum scheme scheme, bool turned, const struct grid *grid,
     for (size_t t = 0; t < to->tiles; t++) {
         v8 tile[MOST_POINTS];
         struct spot spot = spot_of(grid, first + t, READ_STEP(scheme, turned));
-        read_tile(value, data + value_offset(value, spot.image, block), &spot, READ_SIDE(scheme, turned),
+        read_tile(value, data + channels_offset(value, spot.image, block), &spot, READ_SIDE(scheme, turned),
                   READ_BEFORE(scheme, turned), tile);
         if (turned)
             BOTH(line_source_turned, scheme, tile, READ_SIDE(scheme, true), POINTS_SIDE(scheme));
@@ -325,7 +332,7 @@ BODY void gradient_tiles(enum scheme scheme, const struct grid *grid, const stru
     for (size_t t = 0; t < to->tiles; t++) {
         v8 tile[MOST_POINTS];
         struct spot spot = spot_of(grid, first + t, RESULT_SIDE(scheme));
-        read_tile(value, data + value_offset(value, spot.image, block), &spot, RESULT_SIDE(scheme), 0, tile);
+        read_tile(value, data + channels_offset(value, spot.image, block), &spot, RESULT_SIDE(scheme), 0, tile);
         BOTH(line_gradient, scheme, tile, RESULT_SIDE(scheme), POINTS_SIDE(scheme));
         store_points(tile, POINTS_SIDE(scheme), to->data + (block * to->tiles + t) * WIDTH, to->point);
     }
@@ -346,11 +353,12 @@ BODY void result_tiles(enum scheme scheme, bool turned, const struct grid *grid,
             BOTH(line_result, scheme, tile, POINTS_SIDE(scheme), WRITE_SIDE(scheme, false));
         if (spot.y >= value->height || spot.x >= value->width)
             continue;
-        float *pixel = data + value_offset(value, spot.image, block) + (spot.y * value->width + spot.x) * WIDTH;
+        float *pixel =
+            data + channels_offset(value, spot.image, block) + (spot.y * value->width + spot.x) * value->block;
         size_t rows = smaller(side, value->height - spot.y), columns = smaller(side, value->width - spot.x);
         for (size_t i = 0; i < rows; i++) {
             for (size_t j = 0; j < columns; j++)
-                AT(pixel + (i * value->width + j) * WIDTH) = tile[i * MOST_SIDE + j];
+                AT(pixel + (i * value->width + j) * value->block) = tile[i * MOST_SIDE + j];
         }
     }
 }
@@ -382,16 +390,23 @@ BODY void transpose8(v8 *row)
     }
 }
 
-/* Two blocks of weights, (3, 3, 8 i, 8 o) each, become eight rows of a panel. Turned: the blocks' rows are o and their
+/* Weights of 8 x 8 channels lie in blocks of 8 or 16 x 16: their first float. */
+static size_t weights_offset(size_t block, size_t in, size_t o, size_t i)
+{
+    const size_t eights = block / WIDTH;
+    return ((o / eights * (in / block) + i / eights) * TAPS * block + i % eights * WIDTH) * block + o % eights * WIDTH;
+}
+
+/* Two times weights of 8 i x 8 o, within blocks (3, 3, b i, b o), become eight rows of a panel. Turned: the blocks' rows are o and their
  * lanes i, which are exchanged, and the taps are in reverse. */
-BODY void panel_rows(enum scheme scheme, const float *const *block, bool turned, float *to, size_t point)
+BODY void panel_rows(enum scheme scheme, const float *const *block, size_t b, bool turned, float *to, size_t point)
 {
     v8 row[HALVES][TAPS][WIDTH];
     for (int half = 0; half < HALVES; half++) {
         UNROLL for (int tap = 0; tap < TAPS; tap++)
         {
             v8 *rows = row[half][turned ? TAPS - 1 - tap : tap];
-            UNROLL for (int i = 0; i < WIDTH; i++) rows[i] = READ(block[half] + (tap * WIDTH + i) * WIDTH);
+            UNROLL for (int i = 0; i < WIDTH; i++) rows[i] = READ(block[half] + ((size_t)tap * b + (size_t)i) * b);
             if (turned)
                 transpose8(rows);
         }
@@ -419,14 +434,18 @@ struct direction {
 BODY void panel(enum scheme scheme, const struct direction *way, const float *weights, size_t number, size_t first,
                 size_t count, float *to, size_t point)
 {
-    const size_t in_blocks = way->in->channels / WIDTH, out_blocks = way->out->channels / WIDTH;
+    const size_t b = way->in->block;
     for (size_t i = first; i < first + count; i++, to += WIDTH * PANEL) {
         const float *block[HALVES];
         for (size_t half = 0; half < HALVES; half++) {
             size_t o = number * HALVES + half;
-            block[half] = weights + (way->turned ? i * out_blocks + o : o * in_blocks + i) * TAPS * WIDTH * WIDTH;
+            block[half] = weights + (way->turned ? weights_offset(b, way->out->channels, i, o)
+                                                 : weights_offset(b, way->in->channels, o, i));
         }
-        panel_rows(scheme, block, way->turned, to, point);
+        if (b == WIDTH) /* known where it is compiled, it is quicker */
+            panel_rows(scheme, block, WIDTH, way->turned, to, point);
+        else
+            panel_rows(scheme, block, b, way->turned, to, point);
     }
 }
 
@@ -856,29 +875,30 @@ static void sum_group(const struct chunk *chunk, size_t weight, size_t group)
     }
 }
 
-/* Sums of `count` inputs -> weights' gradient of a block of outputs, from a block of inputs on */
-BODY void weights_block(enum scheme scheme, size_t count, const float *sums, size_t point, float *to)
+/* Sums of `count` inputs -> weights' gradient of eight outputs, from a block of b inputs on */
+BODY void weights_block(enum scheme scheme, size_t b, size_t count, const float *sums, size_t point, float *to)
 {
     for (size_t c = 0; c < count; c++) {
         v8 tile[MOST_POINTS];
         load_points(sums + c * WIDTH, point, WEIGHTS_SIDE(scheme), tile);
         BOTH(line_weights_gradient, scheme, tile, WEIGHTS_SIDE(scheme), KERNEL);
-        float *block = to + (c / WIDTH * WIDTH * TAPS + c % WIDTH) * WIDTH;
+        float *block = to + (c / b * b * TAPS + c % b) * b;
         UNROLL for (int tap = 0; tap < TAPS; tap++)
         {
-            AT(block + tap * WIDTH * WIDTH) = tile[tap / KERNEL * MOST_SIDE + tap % KERNEL];
+            AT(block + (size_t)tap * b * b) = tile[tap / KERNEL * MOST_SIDE + tap % KERNEL];
         }
     }
 }
 
-TARGET static void finish_weights(enum scheme scheme, size_t count, const float *sums, size_t point, float *to)
+TARGET static void finish_weights(enum scheme scheme, size_t b, size_t count, const float *sums, size_t point,
+                                  float *to)
 {
     if (scheme == TWO)
-        weights_block(TWO, count, sums, point, to);
+        weights_block(TWO, b, count, sums, point, to);
     else if (scheme == FOUR)
-        weights_block(FOUR, count, sums, point, to);
+        weights_block(FOUR, b, count, sums, point, to);
     else
-        weights_block(HALF, count, sums, point, to);
+        weights_block(HALF, b, count, sums, point, to);
 }
 
 /* The sums of a group of outputs and some inputs, from `first` on, are finished while they are in L2. */
@@ -886,7 +906,7 @@ static void finish_part(const struct chunk *chunk, size_t group, size_t first, f
 {
     const size_t in = chunk->winograd->source->channels, blocks = chunk->winograd->result->channels / WIDTH;
     const size_t o = group * MOST_GROUPS, groups = smaller(MOST_GROUPS, blocks - o), tiles = chunk->v.tiles;
-    const size_t count = smaller(PART_INPUTS, in - first);
+    const size_t count = smaller(PART_INPUTS, in - first), b = chunk->winograd->source->block;
     const enum scheme scheme = chunk->grid.scheme;
     bool begun[MOST_POINTS] = {false};
     for (size_t point = 0; point < points_of(scheme); point++) {
@@ -897,8 +917,8 @@ static void finish_part(const struct chunk *chunk, size_t group, size_t first, f
         begun[weight] = true;
     }
     for (size_t k = 0; k < groups; k++)
-        finish_weights(scheme, count, sums + k * count * WIDTH, part_stride(),
-                       to + ((o + k) * in + first) * TAPS * WIDTH);
+        finish_weights(scheme, b, count, sums + k * count * WIDTH, part_stride(),
+                       to + weights_offset(b, in, o + k, first / WIDTH));
 }
 
 static void transform_chunk(struct chunk *chunk, size_t count, float *scratch)
@@ -944,6 +964,7 @@ static void sum_chunks(struct chunk *chunk, float *weights_gradient, float *scra
     const struct winograd *winograd = chunk->winograd;
     const size_t in = winograd->source->channels, out = winograd->result->channels, groups = groups_of(winograd);
     const size_t most = chunk_of(winograd, true), weights = weight_points_of(chunk->grid.scheme);
+    const size_t b = winograd->source->block;
     const int tasks = (int)(weights * groups);
     chunk->sums = scratch;
     chunk->point = weights_stride(winograd);
@@ -955,8 +976,8 @@ static void sum_chunks(struct chunk *chunk, float *weights_gradient, float *scra
     }
 #pragma omp parallel for schedule(static) num_threads(winograd->threads)
     for (int o = 0; o < (int)(out / WIDTH); o++)
-        finish_weights(chunk->grid.scheme, in, chunk->sums + (size_t)o * in * WIDTH, chunk->point,
-                       weights_gradient + (size_t)o * in * TAPS * WIDTH);
+        finish_weights(chunk->grid.scheme, b, in, chunk->sums + (size_t)o * in * WIDTH, chunk->point,
+                       weights_gradient + weights_offset(b, in, (size_t)o, 0));
 }
 
 void winograd_backward_weights(const struct winograd *winograd, const float *source, const float *result_gradient,
@@ -1019,16 +1040,18 @@ static bool same_size(size_t source, size_t result, int stride)
 
 int winograd_tile(const struct value *source, const struct value *result, int stride)
 {
-    enum { MULTIPLE = 16, DIRECT = 8 }; /* nine taps, nearer to the peak */
+    enum { MULTIPLE = 16 };
+    /* nine taps, nearer to the peak; blocks of 16 are AVX-512's, with vectors twice as wide as those here */
+    const size_t direct = source->block == 16 ? 4 : 8;
     const size_t pixels = value_pixels(result) * result->images;
-    if (!winograd_runs() || source->block != 8 || result->block != 8 || source->channels % MULTIPLE != 0 ||
-        result->channels % MULTIPLE != 0 || stride < 1 || stride > 2 ||
+    if (!winograd_runs() || (source->block != 8 && source->block != 16) || result->block != source->block ||
+        source->channels % MULTIPLE != 0 || result->channels % MULTIPLE != 0 || stride < 1 || stride > 2 ||
         !same_size(source->height, result->height, stride) || !same_size(source->width, result->width, stride))
         return 0;
     if (stride == 2)
-        return cost(2, 25, 16, result) <= DIRECT * pixels ? 2 : 0;
+        return cost(2, 25, 16, result) <= direct * pixels ? 2 : 0;
     const size_t two = cost(2, 16, 16, result), four = cost(4, 36, 36, result);
-    if (smaller(two, four) > DIRECT * pixels)
+    if (smaller(two, four) > direct * pixels)
         return 0;
     return four < two ? 4 : 2;
 }

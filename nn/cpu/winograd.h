@@ -10,7 +10,7 @@
  *   by weights    dw = G' [(A dY A') . (B' x B)] G, points summed over tiles
  * Rounding in the 2-norm, relative to the result: below 1e-6 with m = 2, 4e-6 with m = 4.
  *
- * For AVX2 with FMA and blocks of 8 channels, in either layout of value.h. Every sum is made by one thread in a fixed
+ * For AVX2 with FMA, in either layout of value.h, with blocks of 8 channels or of AVX-512's 16. Every sum is made by one thread in a fixed
  * order, so the bits do not depend on the number of threads.
  */
 #ifndef CHORALE_NN_CPU_WINOGRAD_H
@@ -22,7 +22,8 @@
 #include "base/status.h"
 #include "nn/cpu/value.h"
 
-/* Weights and their gradients lie as (O/8, I/8, 3, 3, 8 i, 8 o). Only shapes and layouts of the values are read. */
+/* Weights and their gradients lie as (O/b, I/b, 3, 3, b i, b o), b the values' block. Only shapes and layouts of the values
+ * are read. */
 struct winograd {
     const struct value *source, *result; /* (N, I, H, W) and (N, O, H, W) */
     int tile;                            /* m; 2 with stride 2 */

@@ -9,7 +9,7 @@
 
 #define OK(expression) cr_assert_geq((expression), 0, "%s", status_message())
 
-enum { WIDTH = 8, TAPS = 9 };
+enum { TAPS = 9 };
 
 struct shape {
     size_t images, in, out, height, width; /* of the source */
@@ -56,26 +56,26 @@ static float whole(size_t index, unsigned seed)
     return (float)((h ^ h >> 15) % 7) - 3;
 }
 
-static struct value value_of(const struct shape *shape, size_t channels, size_t stride)
+static struct value value_of(const struct shape *shape, size_t block, size_t channels, size_t stride)
 {
     size_t height = (shape->height - 1) / stride + 1, width = (shape->width - 1) / stride + 1;
     return (struct value){.images = shape->images,
                           .channels = channels,
                           .height = height,
                           .width = width,
-                          .block = WIDTH,
+                          .block = block,
                           .folded = shape->folded,
                           .count = shape->images * channels * height * width};
 }
 
 static size_t at(const struct value *value, size_t n, size_t c, size_t y, size_t x)
 {
-    return value_offset(value, n, c / WIDTH) + (y * value->width + x) * WIDTH + c % WIDTH;
+    return value_offset(value, n, c / value->block) + (y * value->width + x) * value->block + c % value->block;
 }
 
-static size_t at_weight(size_t in, size_t o, size_t i, size_t tap)
+static size_t at_weight(size_t b, size_t in, size_t o, size_t i, size_t tap)
 {
-    return ((o / WIDTH * (in / WIDTH) + i / WIDTH) * TAPS + tap) * WIDTH * WIDTH + i % WIDTH * WIDTH + o % WIDTH;
+    return ((o / b * (in / b) + i / b) * TAPS + tap) * b * b + i % b * b + o % b;
 }
 
 /* One product of the definition enters all three sums. */
@@ -86,17 +86,17 @@ static void add_products(struct tensors *t, size_t n, size_t o, size_t i, size_t
         if (row >= t->source.height || column >= t->source.width)
             continue;
         size_t from = at(&t->source, n, i, row, column), to = at(&t->result, n, o, y, x);
-        size_t weight = at_weight(t->source.channels, o, i, tap);
+        size_t weight = at_weight(t->source.block, t->source.channels, o, i, tap);
         t->expected_y[to] += (double)t->x[from] * (double)t->w[weight];
         t->expected_dx[from] += (double)t->dy[to] * (double)t->w[weight];
         t->expected_dw[weight] += (double)t->dy[to] * (double)t->x[from];
     }
 }
 
-static void make(const struct shape *shape, size_t stride, struct tensors *t)
+static void make(const struct shape *shape, size_t block, size_t stride, struct tensors *t)
 {
-    *t = (struct tensors){.source = value_of(shape, shape->in, 1),
-                          .result = value_of(shape, shape->out, stride),
+    *t = (struct tensors){.source = value_of(shape, block, shape->in, 1),
+                          .result = value_of(shape, block, shape->out, stride),
                           .stride = stride,
                           .weights = shape->in * shape->out * TAPS};
     t->x = floats(t->source.count);
@@ -164,11 +164,11 @@ static void expect_within(double limit, const char *name, int tile, size_t strid
               value->images, value->height, value->width, value->channels, d);
 }
 
-static void check_all(int tile, size_t stride, double limit)
+static void check_block(size_t block, int tile, size_t stride, double limit)
 {
     for (size_t s = 0; s < SHAPES; s++) {
         struct tensors t;
-        make(&shapes[s], stride, &t);
+        make(&shapes[s], block, stride, &t);
         make_expected(&t);
         run(&t, tile, 1);
         expect_within(limit, "result", tile, stride, t.y, t.expected_y, t.result.count, &t.source);
@@ -176,6 +176,12 @@ static void check_all(int tile, size_t stride, double limit)
         expect_within(limit, "gradient by weights", tile, stride, t.dw, t.expected_dw, t.weights, &t.source);
         release(&t);
     }
+}
+
+static void check_all(int tile, size_t stride, double limit)
+{
+    check_block(8, tile, stride, limit);
+    check_block(16, tile, stride, limit);
 }
 
 static void need_processor(void)
@@ -205,10 +211,10 @@ Test(cpu_winograd, tiles_of_four_round_little)
 static void compare_threads(const struct shape *shape, int tile, size_t stride)
 {
     struct tensors one, more;
-    make(shape, stride, &one);
+    make(shape, 8, stride, &one);
     run(&one, tile, 1);
     for (int threads = 2; threads <= 7; threads += threads == 2 ? 1 : 2) {
-        make(shape, stride, &more);
+        make(shape, 8, stride, &more);
         run(&more, tile, threads);
         cr_expect_arr_eq(more.y, one.y, one.result.count * sizeof *one.y);
         cr_expect_arr_eq(more.dx, one.dx, one.source.count * sizeof *one.dx);
@@ -232,8 +238,8 @@ Test(cpu_winograd, only_shapes_that_gain_are_taken)
 {
     need_processor();
     struct shape shape = {16, 64, 64, 16, 16, false};
-    struct value source = value_of(&shape, 64, 1), result = source, half = value_of(&shape, 64, 2);
-    struct value odd = value_of(&shape, 24, 1);
+    struct value source = value_of(&shape, 8, 64, 1), result = source, half = value_of(&shape, 8, 64, 2);
+    struct value odd = value_of(&shape, 8, 24, 1);
     cr_expect_eq(winograd_tile(&source, &result, 1), 4);
     cr_expect_eq(winograd_tile(&source, &half, 2), 2);
     cr_expect_eq(winograd_tile(&source, &half, 1), 0);
@@ -242,8 +248,10 @@ Test(cpu_winograd, only_shapes_that_gain_are_taken)
     cr_expect_eq(winograd_tile(&source, &odd, 1), 0);
     result.block = 16;
     cr_expect_eq(winograd_tile(&source, &result, 1), 0);
+    source.block = 16;
+    cr_expect_eq(winograd_tile(&source, &result, 1), 4);
     shape = (struct shape){32, 64, 64, 2, 2, true};
-    source = result = value_of(&shape, 64, 1);
+    source = result = value_of(&shape, 8, 64, 1);
     cr_expect_eq(winograd_tile(&source, &result, 1), 2);
     source.images = result.images = 1; /* the weights' transform costs more than it saves */
     cr_expect_eq(winograd_tile(&source, &result, 1), 0);
