@@ -310,7 +310,7 @@ Test(torchvision, a_recipe_with_all_features_gives_the_losses_on_file)
 Test(torchvision, counts_logits_and_losses_are_those_on_file)
 {
     FILE *file = golden_open("torchvision.txt");
-    check_file(file, 12);
+    check_file(file, 13);
     (void)fclose(file);
 }
 
