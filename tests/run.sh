@@ -122,7 +122,7 @@ sanitized() {
 }
 
 step_asan() {
-    local targets readers=(formats images checkpoint loader data)
+    local targets readers=(formats odd images checkpoint loader data)
     mapfile -t targets < <(programs test_ base algos comm && printf '%s\n' nn_kernels_tests "${readers[@]/#/nn_test_}" &&
         basename -s .c tests/fuzz_*.c)
     LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0 \
