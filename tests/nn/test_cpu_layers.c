@@ -12,6 +12,8 @@
 #include "nn/models/build.h"
 #include "support_golden.h"
 
+void omp_set_num_threads(int threads); /* as in omp.h; oneDNN's */
+
 #define OK(expression) cr_assert_geq((expression), 0, "%s", status_message())
 
 struct layer_case {
@@ -140,6 +142,7 @@ static void run_layer(FILE *file, const struct layer_case *c, int threads)
 
     struct net *net = NULL;
     bool image_gradient = c->channels != 3;
+    omp_set_num_threads(threads); /* idle ones would spin */
     OK(net_create(&(struct net_request){model, c->batch, threads, image_gradient, NULL}, &net));
     OK(net_to_native(net, canonical, native));
     OK(net_train(net, native, state, images, NULL));
