@@ -19,7 +19,9 @@ json_t *json_number(double value)
 json_t *json_name(const char *name)
 {
     struct text text = {0};
-    json_t *json = name != NULL ? json_string(name) : json_null();
+    if (name == NULL)
+        return json_null();
+    json_t *json = json_string(name);
     if (json != NULL)
         return json;
     for (const char *at = name; *at != '\0'; at++)

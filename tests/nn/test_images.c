@@ -434,7 +434,8 @@ Test(bad, huge_images_are_refused_or_end_where_their_data_end)
     bytes = realloc(bytes, long_enough);
     cr_assert_not_null(bytes);
     memset(bytes + length, 0, long_enough - length - 2);
-    memcpy(bytes + long_enough - 2, "\xff\xd9", 2);
+    bytes[long_enough - 2] = 0xff;
+    bytes[long_enough - 1] = 0xd9;
     set_size(bytes, long_enough, 65500, 4000);
     expect_bad(jpeg, bytes, long_enough, "coefficients");
     free(bytes);
