@@ -35,7 +35,8 @@ CLASSES = 10
 SEED_MEAN, SEED_VARIANCE = 10000, 20000  # of running statistics of batch norm number k: these + k
 
 # name, pixels, images of the logits
-EVALUATED = [("resnet18", 64, 2), ("resnet34", 64, 2), ("resnet50", 64, 2), ("resnet101", 64, 2), ("resnet152", 64, 2)]
+EVALUATED = [("resnet18", 64, 2), ("resnet34", 64, 2), ("resnet50", 64, 2), ("resnet101", 64, 2), ("resnet152", 64, 2),
+             ("vgg16", 64, 2)]
 # name, pixels, batch, rate, precision: well conditioned, since the last gamma of each block is 0 at first and no map is too
 # small: PyTorch's resnet50 in single precision is within 1e-5 of the largest loss. In double it takes minutes.
 TRAINED = [("resnet18", 96, 8, 0.01, torch.float32), ("resnet50", 64, 8, 0.004, torch.float64)]
@@ -73,6 +74,8 @@ def fill(model, residual):
                 gamma = isinstance(module, torch.nn.BatchNorm2d) and parameter is module.weight
                 if isinstance(module, torch.nn.Conv2d) and parameter.dim() > 1:
                     values = values * (6 / (parameter.shape[0] * parameter.shape[2] * parameter.shape[3]))**0.5
+                elif isinstance(module, torch.nn.Conv2d):
+                    values = 0.05 * values  # with larger ones the images would hardly move VGG's logits
                 elif isinstance(module, torch.nn.Linear):
                     values = values / module.in_features**0.5
                 else:
