@@ -211,6 +211,12 @@ static enum status compare_setting(const struct trainer *trainer, const char *ke
             "--data: its images are not those that checkpoint %s was trained on (hash of some %s, then %s): give "
             "the same data set",
             path, ours, theirs);
+    if (strcmp(key, "epochs") == 0)
+        return fail(
+            STATUS_USAGE,
+            "--epochs: the rate's way to its end follows from --epochs or --steps, and checkpoint %s was made with "
+            "another one: give what it was made with, or begin another run",
+            path);
     return fail(STATUS_USAGE, "--%s=%s: checkpoint %s was made with --%s=%s: give that, or begin another run", key,
                 ours, path, key, theirs);
 }

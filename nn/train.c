@@ -546,6 +546,19 @@ static struct shares shares_of(const struct trainer *trainer)
                            .five = trainer->exact ? none : trainer->average.top5};
 }
 
+/* Parameters may be finite, and yet so large that nothing can be computed with them. All workers have the same sums. */
+static enum status check_test_loss(const struct trainer *trainer, uint64_t step)
+{
+    struct text loss = {0};
+    if (isfinite(trainer->accuracy.loss))
+        return STATUS_OK;
+    text_add_real(&loss, trainer->accuracy.loss, 6);
+    const enum status status = fail(STATUS_FORMAT, "after step %llu: the test loss is %s: lower --lr",
+                                    (unsigned long long)step, text_string(&loss));
+    text_release(&loss);
+    return status;
+}
+
 /* After step `step`: hashes compared, accuracy if wanted; takes no time of any step. */
 static enum status examine(struct trainer *trainer, uint64_t step, bool evaluate)
 {
@@ -563,6 +576,8 @@ static enum status examine(struct trainer *trainer, uint64_t step, bool evaluate
     }
     const struct shares shares = shares_of(trainer);
     TRY(metrics_flush(trainer->metrics, evaluate ? &shares : NULL));
+    if (evaluate)
+        TRY(check_test_loss(trainer, step));
     trainer->examined = true;
     trainer_mark(trainer);
     return STATUS_OK;

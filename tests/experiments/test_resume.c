@@ -494,6 +494,19 @@ Test(resume, what_is_not_finite_is_never_kept)
     }
 }
 
+/* The last training losses were finite, and so are the parameters: nobody would notice but the evaluation. */
+Test(resume, what_can_not_be_evaluated_is_a_failure)
+{
+    static const char *const specs[] = {"double-buffered --steps=4", "gossip:graph=ring --steps=2"};
+    for (int i = 0; i < 2; i++) {
+        char *line =
+            words("train --model=cnn --image-size=28 --threads=1 --batch=8 -n 2 --lr=1e6 --lr-batch=0 --allreduce=%s",
+                  specs[i]);
+        REFUSED(line, 1, "after step ", "the test loss is ");
+        free(line);
+    }
+}
+
 /* ---- other workers ---- */
 
 /* One model, tested by any number of workers: each of the 21 images once, and sums of equal bits. */
