@@ -30,7 +30,7 @@ struct loader {
     struct slot *slot;
     struct data_scratch **scratch; /* of each thread; [0]: the caller's where there is none */
     bool repeats;
-    struct data_order any; /* of a set that repeats: one image a step */
+    struct data_order any; /* of a set that repeats: one image a step; who has which share stays */
 
     pthread_mutex_t mutex;
     pthread_cond_t work, ready; /* a slot became free; a batch became complete */
@@ -75,8 +75,10 @@ static enum status make_image(const struct loader *loader, struct data_scratch *
     uint8_t *bytes = slot->bytes + (size_t)i * loader->image_bytes;
     struct data_image to = {.bytes = bytes, .box = slot->box + i, .label = slot->labels + i};
     if (loader->repeats) { /* the same in all slots, however many there are */
-        const size_t number = (size_t)request->rank * (size_t)request->batch + (size_t)i;
-        TRY(data_train_image(request->data, scratch, &loader->any, number % loader->any.samples, 0, 0, &to));
+        const bool shared = loader->any.shard == SHARD_GLOBAL;
+        const size_t number = (shared ? (size_t)request->rank * (size_t)request->batch : 0) + (size_t)i;
+        TRY(data_train_image(request->data, scratch, &loader->any, number % data_order_batches(&loader->any),
+                             shared ? 0 : request->rank, 0, &to));
     } else if (trains(loader)) {
         TRY(data_train_image(request->data, scratch, request->order, request->first + b, request->rank, i, &to));
     } else {
@@ -285,6 +287,16 @@ static void close_slot(const struct loader *loader, struct slot *slot)
     free(slot->box);
 }
 
+static struct data_order any_order(const struct data_order *order)
+{
+    struct data_order any = *order;
+    any.workers = order->shard == SHARD_GLOBAL ? 1 : order->workers;
+    any.batch = 1;
+    any.keep_last = false;
+    any.origin = (struct data_origin){.step = 0};
+    return any;
+}
+
 static void measure(struct loader *loader, int size)
 {
     struct stored_images form;
@@ -295,8 +307,7 @@ static void measure(struct loader *loader, int size)
     loader->image_elements = CHANNELS * (size_t)size * (size_t)size;
     loader->repeats = facts.repeats && trains(loader);
     if (loader->repeats)
-        loader->any = (struct data_order){
-            .seed = loader->request.order->seed, .samples = loader->request.order->samples, .workers = 1, .batch = 1};
+        loader->any = any_order(loader->request.order);
     loader->slots = (size_t)loader->request.held + (size_t)(loader->request.threads > 0 ? loader->request.ahead : 0);
 }
 

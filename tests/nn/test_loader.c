@@ -273,6 +273,35 @@ Test(loader, a_set_that_repeats_has_the_same_images_with_any_number_of_threads_f
     data_close(data);
 }
 
+Test(loader, a_set_that_repeats_is_shared_out_like_others)
+{
+    enum { SAMPLES = 100, WORKERS = 7, MANY = 20 }; /* more than a share has */
+    struct data *data = NULL;
+    struct data_facts facts;
+    uint32_t *sorted = NULL;
+    EXPECT_OK(data_open(&(struct data_request){.path = "synthetic", .image_size = SIZE}, &data));
+    data_facts(data, &facts);
+    EXPECT_OK(data_sort_by_label(facts.labels, SAMPLES, data_classes(data), &sorted));
+    const struct data_order few = {
+        .seed = 5, .samples = SAMPLES, .workers = WORKERS, .batch = MANY, .shard = SHARD_LABEL, .by_label = sorted};
+    for (int rank = 0; rank < WORKERS; rank++) {
+        const size_t begin = (size_t)rank * 14 + (size_t)(rank < 2 ? rank : 2), end = begin + (rank < 2 ? 15 : 14);
+        struct loader *loader = NULL;
+        const struct loader_request request = {
+            .data = data, .batch = MANY, .batches = 1, .order = &few, .rank = rank, .stored = true, .held = 1};
+        EXPECT_OK(loader_open(&request, &loader));
+        const struct batch *batch = next(loader);
+        for (int i = 0; i < MANY; i++) {
+            cr_expect_geq(batch->labels[i], facts.labels[sorted[begin]], "rank %d, image %d", rank, i);
+            cr_expect_leq(batch->labels[i], facts.labels[sorted[end - 1]], "rank %d, image %d", rank, i);
+        }
+        loader_done(loader);
+        loader_close(loader);
+    }
+    free(sorted);
+    data_close(data);
+}
+
 /* The last batch of an epoch is smaller, and tells by what its gradient is to be divided: each image comes once. */
 Test(loader, gives_all_of_an_epoch_if_the_last_batch_is_kept)
 {
