@@ -615,12 +615,24 @@ static void close_run(struct exchanges *exchanges)
     exchanges->runs--;
 }
 
+/* STATUS_AGAIN: the next one is not done, and is not waited for. */
+static enum status take_bucket(struct exchanges *exchanges, const struct run *run, bool waits)
+{
+    struct line *line = &run->lines[run->waited];
+    if (!waits) {
+        const enum status done = run->waited == run->started ? STATUS_AGAIN : collective_test(line->collective);
+        if (done != STATUS_OK)
+            return done;
+    }
+    return wait_line(exchanges, line);
+}
+
 /* The next bucket of the oldest exchange. */
-static enum status exchange_part(void *context, bool waits, struct part *part)
+static enum status exchange_part(void *context, bool waits, struct bucket *part)
 {
     struct exchanges *exchanges = context;
     struct run *run = &exchanges->run[0];
-    *part = (struct part){.count = 0};
+    *part = (struct bucket){.count = 0};
     if (exchanges->runs == 0)
         return fail(STATUS_INTERNAL, "exchange: none is under way");
     if (run->waited == exchanges->buckets) {
@@ -628,20 +640,16 @@ static enum status exchange_part(void *context, bool waits, struct part *part)
         return STATUS_OK;
     }
     const uint64_t before = clock_ns();
-    struct line *line = &run->lines[run->waited];
-    const enum status done = run->waited == run->started ? STATUS_AGAIN : collective_test(line->collective);
-    if (done < 0 || (done == STATUS_AGAIN && !waits))
-        return done;
-    TRY(wait_line(exchanges, line));
-    *part =
-        (struct part){.offset = exchanges->bucket[run->waited].offset, .count = exchanges->bucket[run->waited].count};
-    run->waited++;
-    if (waits) {
-        const uint64_t now = clock_ns();
-        exchanges->tally.blocked_ns += now - before;
+    const enum status status = take_bucket(exchanges, run, waits);
+    const uint64_t now = clock_ns();
+    exchanges->tally.blocked_ns += now - before;
+    if (waits)
         trace_add(exchanges->trace, "wait", TRACE_STEPS, run->step, before, now);
-    }
-    return STATUS_OK;
+    else
+        exchanges->tally.inside_ns += now - before;
+    if (status == STATUS_OK)
+        *part = exchanges->bucket[run->waited++];
+    return status;
 }
 
 static enum status wait_lines(struct exchanges *exchanges)

@@ -25,13 +25,9 @@
 #define BUCKET_WHOLE ((size_t)0)         /* the whole vector is one bucket */
 #define BUCKET_TENSOR ((size_t)SIZE_MAX) /* one bucket for each tensor     */
 
-/* A slice of the parameter and gradient arenas. */
-struct bucket {
-    size_t offset, count; /* elements */
-};
-
 /* Cut a model's arena into whole tensors of at most `bytes` together (a larger tensor is a bucket of its own), from the
- * end, as gradients become ready (algos/bucket.h). *buckets is allocated, in the order in which they are exchanged; caller frees. */
+ * end, as gradients become ready (algos/bucket.h). *buckets is allocated, in the order in which they are exchanged; caller
+ * frees. */
 enum status bucket_cut(const struct model *model, size_t bytes, struct bucket **buckets, size_t *count) MUST_CHECK;
 
 struct exchange_request {
@@ -111,7 +107,8 @@ struct exchange_tally {
                             from the time on when its vector was there */
     uint64_t
         blocked_ns; /* the caller was in start or wait, or inside; on a device: in wait, and the device had nothing to do */
-    uint64_t inside_ns; /* of that in the watch and in sums, in the middle of a backend's step */
+    uint64_t
+        inside_ns; /* of that in the watch, in parts that are not waited for, and in sums: within a backend's step */
 };
 /* A step ends at `now_ns` (clock_ns()): what has happened since the last call, or since exchanges_mark(). */
 enum status exchanges_take(struct exchanges *exchanges, uint64_t now_ns, struct exchange_tally *tally) MUST_CHECK;

@@ -92,9 +92,9 @@ static enum status between_layers(void *context, size_t offset)
     if (!between->applies)
         return STATUS_OK;
     const struct exchanger exchanger = exchanges_exchanger(trainer->exchanges);
-    const uint64_t before = clock_ns();
+    const uint64_t before = clock_ns(), inside_ns = exchanges_inside_ns(trainer->exchanges);
     TRY(trainer->method->during(&trainer->replica, &exchanger, between->step, between->finite));
-    trainer->applied_ns += clock_ns() - before;
+    trainer->applied_ns += clock_ns() - before - (exchanges_inside_ns(trainer->exchanges) - inside_ns);
     return STATUS_OK;
 }
 
@@ -186,6 +186,7 @@ static enum status take_times(struct trainer *trainer, uint64_t step)
 {
     struct exchange_tally tally;
     struct step_row *row = &trainer->row[step % 2];
+    const struct data_place place = data_order_place(&trainer->order, step);
     const uint64_t now = clock_ns();
     TRY(exchanges_take(trainer->exchanges, now, &tally));
     trace_add(trainer->trace, "step", TRACE_STEPS, step, trainer->mark_ns, now);
@@ -194,11 +195,12 @@ static enum status take_times(struct trainer *trainer, uint64_t step)
     row->exposed_s = (double)tally.blocked_ns * 1e-9;
     row->compute_s -= (double)(tally.inside_ns + trainer->applied_ns) * 1e-9;
     row->bytes = (double)tally.bytes;
-    row->epoch = (double)data_order_place(&trainer->order, step).epoch;
+    row->epoch = (double)place.epoch;
     row->rate = learning_rate_at(&trainer->rate, step);
     trainer->mark_ns = now;
     if (step > trainer->first || trainer->steps == 1) { /* the first one is no measure of the others */
         trainer->run_s += row->step_s;
+        trainer->run_images += (double)data_order_all_images(&trainer->order, place.epoch, place.batch);
         trainer->run_steps++;
     }
     return STATUS_OK;
@@ -226,7 +228,7 @@ void trainer_tell(struct trainer *trainer, uint64_t step, bool evaluated)
         .loss = trainer->row[step % 2].loss,
         .rate = learning_rate_at(&trainer->rate, step),
         .global_batch = trainer->rate.global_batch,
-        .images_per_s = step_s > 0 ? (double)trainer->rate.global_batch / step_s : 0,
+        .images_per_s = trainer->run_s > 0 ? trainer->run_images / trainer->run_s : 0,
         .left_s = (double)(trainer->steps - step - 1) * step_s,
         .evaluated = evaluated,
         .top1 = trainer->accuracy.top1,

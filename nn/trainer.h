@@ -73,10 +73,10 @@ struct trainer {
         bool known;
         uint64_t step;
         double loss;
-    } bad;         /* its first loss that was not finite */
-    bool spoils;   /* its next gradient is to be spoiled by that */
-    double wait_s; /* for images, of all steps */
-    double run_s;  /* of the steps so far, for the progress */
+    } bad;                    /* its first loss that was not finite */
+    bool spoils;              /* its next gradient is to be spoiled by that */
+    double wait_s;            /* for images, of all steps */
+    double run_s, run_images; /* of the steps so far, for the progress */
     uint64_t run_steps;
     struct accuracy accuracy; /* latest */
     struct accuracy average;  /* latest, of the average of the workers' models; of inexact runs */

@@ -17,8 +17,8 @@ bool replica_updates_parts(const struct replica *replica)
     return replica->optimizer != NULL && optimizer_takes_parts(replica->optimizer);
 }
 
-enum status replica_update_part(struct replica *replica, const float *gradient, const struct part *part, uint64_t step,
-                                bool *finite)
+enum status replica_update_part(struct replica *replica, const float *gradient, const struct bucket *part,
+                                uint64_t step, bool *finite)
 {
     return optimizer_step_part(replica->optimizer, learning_rate_at(replica->rate, step), part->offset, part->count,
                                gradient, replica->parameters, finite);

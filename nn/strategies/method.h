@@ -13,8 +13,8 @@
 #include "nn/learning_rate.h"
 #include "nn/optimizer.h"
 
-/* A slice of the arenas, of whole tensors. */
-struct part {
+/* A slice of the parameter and gradient arenas, of whole tensors. */
+struct bucket {
     size_t offset, count; /* elements */
 };
 
@@ -30,8 +30,8 @@ struct replica {
  * device that is not known yet. */
 enum status replica_update(struct replica *replica, const float *gradient, uint64_t step, bool *finite) MUST_CHECK;
 /* The same by parts, each element once, in host memory: the same bits. Only where replica_updates_parts(). */
-enum status replica_update_part(struct replica *replica, const float *gradient, const struct part *part, uint64_t step,
-                                bool *finite) MUST_CHECK;
+enum status replica_update_part(struct replica *replica, const float *gradient, const struct bucket *part,
+                                uint64_t step, bool *finite) MUST_CHECK;
 bool replica_updates_parts(const struct replica *replica);
 /* For methods whose next act would spread a spoiled copy: all updates are waited for, and *finite turns false when one had
  * a gradient that was not finite. */
@@ -46,7 +46,7 @@ struct exchanger {
     /* Instead of wait, by pieces: the next one, which belongs to the caller from then on. Count 0: all are done, as after
      * wait. STATUS_AGAIN: it is not done yet, and the caller does not wait. NULL on devices and of a library's exchanges.
      */
-    enum status (*part)(void *context, bool waits, struct part *part);
+    enum status (*part)(void *context, bool waits, struct bucket *part);
 };
 
 struct method {

@@ -9,7 +9,7 @@
 static enum status apply_part(struct replica *replica, const struct exchanger *exchanger, uint64_t step, bool waits,
                               bool *finite, bool *last)
 {
-    struct part part;
+    struct bucket part;
     const enum status status = exchanger->part(exchanger->context, waits, &part);
     if (status != STATUS_OK)
         return status;
@@ -22,7 +22,7 @@ static enum status synchronous_during(struct replica *replica, const struct exch
 {
     bool last = false;
     enum status status = STATUS_OK;
-    while (status == STATUS_OK)
+    while (status == STATUS_OK && !last)
         status = apply_part(replica, exchanger, step, false, finite, &last);
     return status == STATUS_AGAIN ? STATUS_OK : status;
 }
