@@ -629,11 +629,12 @@ static enum status restore_model(struct trainer *trainer, float *buffer)
     TRY(to_arena(trainer, buffer, optimizer_velocity(trainer->optimizer)));
     if (!resumed->in_flight)
         return STATUS_OK;
+    uint64_t bytes = 0;
     if (trainer->first == 0 || trainer->method->gradients < 2)
         return bad_header(resumed->path, "in_flight");
+    TRY(header_integer(resumed, checkpoint_header(resumed->main), "in_flight_bytes", INT64_MAX, &bytes));
     TRY(checkpoint_read(resumed->main, "gradient", buffer, count * sizeof(float)));
-    exchanges_restore_settled(trainer->exchanges, (size_t)json_integer_value(json_object_get(
-                                                      checkpoint_header(resumed->main), "in_flight_bytes")));
+    exchanges_restore_settled(trainer->exchanges, (size_t)bytes);
     return to_arena(trainer, buffer, replica->gradient[(trainer->first - 1) % 2]);
 }
 

@@ -182,7 +182,8 @@ static void compare_parts(const char *name, int size, int workers, const int *ba
         if (norms > 0)
             cr_expect_lt(distance(worker[r].state, whole.state, model->state), 1e-6, "running statistics");
         cr_expect_arr_eq(worker[r].state, worker[0].state, model->state * sizeof(float));
-        cr_expect_neq(distance(worker[r].gradients, whole.gradients, model->parameters), 0);
+        if (batch[r] < all)
+            cr_expect_neq(distance(worker[r].gradients, whole.gradients, model->parameters), 0);
     }
     cr_expect_float_eq(loss, whole.result.loss, 1e-6 * whole.result.loss, "%.9g, of the whole %.9g", loss,
                        whole.result.loss);
