@@ -10,8 +10,8 @@
 /* FNV-1a, 64 bits: `hash` (HASH_START at first) goes on over `bytes` bytes of `data`. */
 uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes);
 
-/* The same steps over little-endian words of 64 bits in four lanes, and then over the lanes, what is left, and the length: another
- * hash, several times quicker, for pixels. One word that differs always shows. */
+/* The same steps over little-endian words of 64 bits in four lanes, then over the lanes and the length, then over the bytes
+ * that are left: another hash, several times quicker, for pixels. One word that differs always shows. */
 uint64_t hash_quick(const void *data, size_t bytes);
 
 #endif

@@ -9,8 +9,8 @@
 
 /* A JSON number, or null where value is not finite (JSON knows no nan). New reference. */
 json_t *json_number(double value);
-/* A name of a file, a path, a message about one: of any bytes, while JSON is UTF-8. Where it is not that, each byte above 127 stands as
- * "\xff". null for NULL. New reference. */
+/* A name of a file, a path, a message about one: of any bytes, while JSON is UTF-8. Where it is not that, each byte above
+ * 127 stands as "\xff". null for NULL. New reference. */
 json_t *json_name(const char *name);
 /* One document and a newline on `stream`, real numbers with 12 significant digits. */
 enum status json_print(FILE *stream, const json_t *document) MUST_CHECK;

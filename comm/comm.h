@@ -4,9 +4,9 @@
  * started many times; its buffers are given at each start. Collectives of one team must be created and started in the
  * same order on all its workers; several may be under way at once.
  *
- * Progress: whoever waits drives it. While nobody waits, a thread of the comm does with `progress_thread`, for callers who
- * leave it a core: it sleeps when nothing is under way. Without it a caller who computes calls comm_drive() now and then. Every wait has a deadline, and its message
- * tells algorithm, round, lane, peer, bytes posted and completed.
+ * Progress: whoever waits drives it. While nobody waits, a thread of the comm does with `progress_thread`, for callers
+ * who leave it a core: it sleeps when nothing is under way. Without it a caller who computes calls comm_drive() now and
+ * then. Every wait has a deadline, and its message tells algorithm, round, lane, peer, bytes posted and completed.
  *
  * Threads: one thread starts and waits at a time (the progress thread is the comm's own affair).
  */

@@ -108,7 +108,8 @@ enum status data_square(const struct data *data, struct data_scratch *scratch, b
 void data_canonical(const struct data *data, struct data_scratch *scratch, const uint8_t *bytes,
                     const struct image_box *box, float *image);
 
-/* A worker's images of a step, as many as data_order_images() tells: images (batch, 3, S, S), labels (batch). Batches that are made ahead: nn/data/loader.h. */
+/* A worker's images of a step, as many as data_order_images() tells: images (batch, 3, S, S), labels (batch). Batches
+ * that are made ahead: nn/data/loader.h. */
 enum status data_train_batch(const struct data *data, const struct data_order *order, uint64_t step, int rank,
                              float *images, int32_t *labels) MUST_CHECK;
 /* *count test images first, first + stride, ...; *count becomes the number of those that could be decoded. */

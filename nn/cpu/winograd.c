@@ -397,8 +397,8 @@ static size_t weights_offset(size_t block, size_t in, size_t o, size_t i)
     return ((o / eights * (in / block) + i / eights) * TAPS * block + i % eights * WIDTH) * block + o % eights * WIDTH;
 }
 
-/* Two times weights of 8 i x 8 o, within blocks (3, 3, b i, b o), become eight rows of a panel. Turned: the blocks' rows are o and their
- * lanes i, which are exchanged, and the taps are in reverse. */
+/* Two times weights of 8 i x 8 o, within blocks (3, 3, b i, b o), become eight rows of a panel. Turned: the blocks' rows
+ * are o and their lanes i, which are exchanged, and the taps are in reverse. */
 BODY void panel_rows(enum scheme scheme, const float *const *block, size_t b, bool turned, float *to, size_t point)
 {
     v8 row[HALVES][TAPS][WIDTH];

@@ -10,8 +10,8 @@
  *   by weights    dw = G' [(A dY A') . (B' x B)] G, points summed over tiles
  * Rounding in the 2-norm, relative to the result: below 1e-6 with m = 2, 4e-6 with m = 4.
  *
- * For AVX2 with FMA, in either layout of value.h, with blocks of 8 channels or of AVX-512's 16. Every sum is made by one thread in a fixed
- * order, so the bits do not depend on the number of threads.
+ * For AVX2 with FMA, in either layout of value.h, with blocks of 8 channels or of AVX-512's 16. Every sum is made by one
+ * thread in a fixed order, so the bits do not depend on the number of threads.
  */
 #ifndef CHORALE_NN_CPU_WINOGRAD_H
 #define CHORALE_NN_CPU_WINOGRAD_H
