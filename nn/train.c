@@ -546,11 +546,12 @@ static struct shares shares_of(const struct trainer *trainer)
                            .five = trainer->exact ? none : trainer->average.top5};
 }
 
-/* Parameters may be finite, and yet so large that nothing can be computed with them. All workers have the same sums. */
+/* Parameters may be finite, and yet so large that nothing can be computed with them. All workers have the same sums. Where
+ * no test image could be decoded there is no top-1 either, and the model is not at fault. */
 static enum status check_test_loss(const struct trainer *trainer, uint64_t step)
 {
     struct text loss = {0};
-    if (isfinite(trainer->accuracy.loss))
+    if (isfinite(trainer->accuracy.loss) || isnan(trainer->accuracy.top1))
         return STATUS_OK;
     text_add_real(&loss, trainer->accuracy.loss, 6);
     const enum status status = fail(STATUS_FORMAT, "after step %llu: the test loss is %s: lower --lr",

@@ -4,6 +4,8 @@
 
 #include "tests/experiments/support_program.h"
 
+#define IMAGES CHORALE_SOURCE_DIR "/tests/nn/golden/images.txt"
+
 TestSuite(data, .init = program_setup, .fini = program_teardown);
 
 /* A CIFAR-100 of 40 + 10 black images of one class. */
@@ -91,6 +93,31 @@ Test(data, synthetic_images_train_and_are_not_evaluated)
     cr_expect_lt(number_of(json_object_get(summary, "data"), "wait_ms"), 0.5 * number_of(summary, "compute_ms"));
     cr_expect_lt(number_of(summary, "exposed_ms"), 0.1 * number_of(summary, "compute_ms"));
     json_decref(summary);
+}
+
+/* That is no fault of the model, whose evaluation would have to be finite. */
+Test(data, without_a_test_image_that_can_be_decoded_nothing_is_evaluated)
+{
+    struct outcome outcome;
+    script_run(
+        "/usr/bin/python3 -c 'import sys\n"
+        "for line in open(sys.argv[1]):\n"
+        "    words = line.split()\n"
+        "    if words[:2] == [\"file\", \"grey\"]: open(\"grey.jpg\", \"wb\").write(bytes.fromhex(words[2]))' '" IMAGES
+        "' && mkdir -p set/train/a set/val/a && for i in 1 2 3 4; do cp grey.jpg set/train/a/$i.jpg; done && "
+        "echo torn >set/val/a/1.jpg && echo torn >set/val/a/2.jpg",
+        &outcome);
+    cr_assert_eq(outcome.exit_code, 0, "%s", outcome.err);
+    outcome_release(&outcome);
+    program_run("train -n 2 --model=cnn --image-size=16 --batch=2 --steps=2 --threads=1 --data=set --json", &outcome);
+    if (strstr(outcome.err, "libjpeg") != NULL)
+        cr_skip_test("built without libjpeg-turbo");
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    json_t *summary = json_loads(outcome.out, 0, NULL);
+    cr_assert_not_null(summary);
+    cr_expect(json_is_null(json_object_get(summary, "top1")));
+    json_decref(summary);
+    outcome_release(&outcome);
 }
 
 /* Most that a worker of such a run had resident, in KiB. */
