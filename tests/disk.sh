@@ -19,6 +19,7 @@ fi
 folder=$(mktemp -d)
 trap 'cd / && umount "$folder/disk" 2>/dev/null; rm -rf "$folder"' EXIT
 cd "$folder"
+exec 3>&1 # what is said goes there, whatever the standard output of a check
 export IPATH_NO_BACKTRACE=1
 mkdir disk tmp
 export TMPDIR=$folder/tmp
@@ -29,9 +30,11 @@ expect() { # what, command...
     shift
     checks=$((checks + 1))
     if ! "$@"; then
-        printf 'disk: %s\n' "$what"
-        cat err out 2>/dev/null || true
-        ls -l disk disk/* 2>/dev/null || true
+        {
+            printf 'disk: %s\n' "$what"
+            cat err out || true
+            ls -l disk disk/* || true
+        } >&3 2>/dev/null
         wrong=$((wrong + 1))
     fi
 }

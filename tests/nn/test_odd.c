@@ -264,8 +264,8 @@ Test(odd, each_file_of_a_folder_is_given_bad_or_passed_over)
         evaluated += count;
         for (int p = 0; count == 1 && odd->content == GREY && p < VALUES / 3; p++) {
             const float value = image[p] * 0.229F + 0.485F; /* three equal channels */
-            cr_expect(value - (image[p + VALUES / 3] * 0.224F + 0.456F) < 1e-6F &&
-                      (image[p + VALUES / 3 * 2] * 0.225F + 0.406F) - value < 1e-6F);
+            cr_expect_float_eq(image[p + VALUES / 3] * 0.224F + 0.456F, value, 1e-6F);
+            cr_expect_float_eq(image[p + VALUES / 3 * 2] * 0.225F + 0.406F, value, 1e-6F);
         }
     }
     cr_expect_eq(evaluated, with_fate(GIVEN));
