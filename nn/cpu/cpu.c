@@ -173,20 +173,15 @@ static enum status cpu_collect(struct backend *backend, struct step_result *resu
     return STATUS_OK;
 }
 
-/* With running statistics the images do not see each other, so a batch may be filled up with anything. */
+/* With running statistics the images do not see each other: what a batch is filled up with changes nothing. */
 static enum status cpu_evaluate(struct backend *backend, const float *parameters, const float *state,
                                 const struct batch *batch, struct evaluation *sum)
 {
-    const float *images = batch->canonical;
-    if (images == NULL || batch->count < 1 || batch->count > backend->batch)
+    if (batch->canonical == NULL || batch->count < 1 || batch->count > backend->batch)
         return fail(STATUS_INTERNAL, "evaluate: %d images, but the backend was opened for 1 to %d canonical ones",
                     batch->count, backend->batch);
     set_threads(backend->threads);
-    if (batch->count < backend->batch) {
-        memcpy(backend->padded, images, (size_t)batch->count * floats_per_image(backend->model) * sizeof *images);
-        images = backend->padded;
-    }
-    TRY(net_evaluate(backend->net, parameters, state, images));
+    TRY(net_evaluate(backend->net, parameters, state, fill_up(backend, batch)));
     const struct cross_entropy loss = {.logits = net_last_output(backend->net),
                                        .labels = batch->labels,
                                        .count = (size_t)batch->count,
