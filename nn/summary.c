@@ -43,13 +43,17 @@ static double quantile(const double *sorted, size_t count, double q)
     return sorted[rank > 0 ? rank - 1 : 0];
 }
 
+/* Steps that times and bytes leave out: the first ones, and those made with another number of workers, which were of
+ * another machine. */
 static size_t timing_skip(const struct trainer *trainer, size_t steps)
 {
-    int wanted = trainer->request->timing_skip;
-    size_t skip = steps > 4 ? 2 : steps > 1;
+    const int wanted = trainer->request->timing_skip;
+    const size_t others = trainer->order.origin.step < steps ? (size_t)trainer->order.origin.step : 0;
+    const size_t own = steps - others;
+    size_t skip = own > 4 ? 2 : own > 1;
     if (wanted >= 0)
         skip = (size_t)wanted;
-    return skip < steps ? skip : steps - 1;
+    return others + (skip < own ? skip : own - 1);
 }
 
 static enum status summarise_times(const struct step_row *rows, size_t count, struct train_summary *summary)

@@ -558,6 +558,7 @@ Test(resume, goes_on_with_other_workers)
     free(train(words("-n 1 --batch=4 %s --steps=14 --out=more --resume --change-workers", options)));
     free(train(words("-n 1 --batch=4 %s --steps=16 --out=more --resume", options)));
     json_t *summary = summary_of("more");
+    cr_expect_eq(number_of(summary, "bytes_sent_per_step"), 0, "of the steps of one worker");
     cr_expect_eq(integer_of(summary, "resumed_at"), 14);
     json_decref(summary);
     expect_same_lines("more", "more", 16);
