@@ -139,6 +139,7 @@ static enum status make_table(const struct option *own, const struct option *com
 static enum status begin_options(struct spec *spec)
 {
     const struct option *own = NULL;
+    assert(spec->kind != SPEC_SCHEDULE || spec->algorithm != NULL);
     if (spec->kind == SPEC_SCHEDULE)
         own = spec->algorithm->options;
     else if (spec->kind == SPEC_STRATEGY)
@@ -331,6 +332,7 @@ static enum status parse_at(const char *text, int depth, struct spec *spec)
     free(buffer);
     if (status < 0)
         *spec = (struct spec){0};
+    assert(status < 0 || spec->algorithm != NULL || spec->strategy != NULL || spec->external != NULL);
     return status;
 }
 
@@ -723,6 +725,7 @@ enum status spec_plan(const struct spec *spec, uint64_t step, struct step_plan *
     if (spec->kind == SPEC_STRATEGY)
         return spec->strategy->plan(&spec->options, step, plan);
     TRY(parse_at("synchronous", 0, &synchronous));
+    assert(synchronous.strategy != NULL);
     enum status status = synchronous.strategy->plan(&synchronous.options, step, plan);
     spec_release(&synchronous);
     return status;

@@ -143,10 +143,9 @@ static void vectors_make(struct crank *crank, int r, struct vectors *v, size_t b
         EXPECT_OK(crank->device[r]->ops->host_alloc(crank->device[r], bytes + 1, &v->pinned));
 }
 
-static void vectors_free(struct crank *crank, int r, struct vectors *v, uint64_t seed)
+static void vectors_free_device(struct crank *crank, int r, struct vectors *v, uint64_t seed)
 {
     for (int k = 0; k < 2; k++) {
-        free(v->host[k]);
         if (crank->card != NULL && seed % 3 == 0)
             crank->device[r]->ops->free(crank->device[r], v->device[k]);
         else if (crank->card != NULL)
@@ -154,6 +153,18 @@ static void vectors_free(struct crank *crank, int r, struct vectors *v, uint64_t
     }
     if (crank->card != NULL)
         crank->device[r]->ops->host_free(crank->device[r], v->pinned);
+}
+
+static void vectors_free_host(struct vectors *v)
+{
+    for (int k = 0; k < 2; k++)
+        free(v->host[k]);
+}
+
+static void vectors_free(struct crank *crank, int r, struct vectors *v, uint64_t seed)
+{
+    vectors_free_device(crank, r, v, seed);
+    vectors_free_host(v);
 }
 
 /* Whoever computes a vector puts that into the compute queue: it is not there yet at the start. */
@@ -273,16 +284,11 @@ static void run_call(const struct call *call, const struct shape *shape, struct 
     take_outcome(&crank, call, v, c, outcome);
     for (int r = 0; r < call->workers; r++)
         collective_destroy(c[r]);
-    if (outcome->status < 0) { /* queues may still use the vectors */
-        crank_close(&crank);
-        crank.workers = 0;
-        for (int r = 0; r < call->workers; r++)
-            crank.comm[r] = NULL;
-        return;
-    }
-    for (int r = 0; r < call->workers; r++)
-        vectors_free(&crank, r, &v[r], call->seed);
+    for (int r = 0; r < call->workers && outcome->status >= 0; r++) /* else queues may still use them */
+        vectors_free_device(&crank, r, &v[r], call->seed);
     crank_close(&crank);
+    for (int r = 0; r < call->workers; r++)
+        vectors_free_host(&v[r]);
 }
 
 static void describe(const struct call *call, char *text, size_t size)
