@@ -1,6 +1,7 @@
 /* codec.c - the catalogue of wire formats, their spelling, and what encoding has done to values. */
 #include "comm/codec.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +37,24 @@ const struct codec *codec_find(const char *name)
         if (strcmp(catalogue[i]->name, name) == 0)
             return catalogue[i];
     return NULL;
+}
+
+/* ---- of a part of the elements ---- */
+
+const struct option codec_ratio_options[] = {
+    {.key = "ratio",
+     .type = OPTION_REAL,
+     .default_text = "0.01",
+     .min = 1e-6,
+     .max = 1,
+     .help = "of the elements that travel"},
+    {.key = NULL},
+};
+
+size_t codec_ratio_count(const struct option_values *o, size_t count)
+{
+    const double wanted = ceil(option_real(o, "ratio") * (double)count);
+    return wanted < (double)count ? (size_t)wanted : count;
 }
 
 /* ---- spelling ---- */

@@ -48,6 +48,10 @@ struct codec {
     double (*error)(const struct option_values *o, size_t count, double norm, double most);
 };
 
+/* For codecs by which only a part of the elements travels: their option, `ratio`, and how many of `count` that is. */
+extern const struct option codec_ratio_options[];
+size_t codec_ratio_count(const struct option_values *o, size_t count);
+
 /* Every codec of codec.def, in its order. */
 const struct codec *const *codec_catalogue(size_t *count);
 const struct codec *codec_find(const char *name); /* NULL when there is none */

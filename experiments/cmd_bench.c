@@ -364,12 +364,6 @@ static int work(const struct plan *plan)
 /* ------------------------------------------------------------------------------------------------------------ the
  * launcher */
 
-static enum status team_layout(const struct plan *plan, int workers, struct layout *layout)
-{
-    const char *nodes = option_text(plan->options, "nodes");
-    return nodes != NULL ? layout_parse(nodes, workers, layout) : layout_flat(workers, layout);
-}
-
 /* Refusals are rows of the result as long as there are others; where everything is refused, nothing is started. */
 static enum status check_plan(const struct plan *plan)
 {
@@ -379,7 +373,7 @@ static enum status check_plan(const struct plan *plan)
     for (size_t i = 0; i < plan->count && status >= 0; i++) {
         struct layout layout = {0};
         TRY(bench_memory(&plan->settings, plan->counts[i], 0));
-        TRY(team_layout(plan, plan->counts[i], &layout));
+        TRY(program_layout(plan->options, NULL, plan->counts[i], &layout));
         for (size_t k = 0; k < plan->spec_count && status >= 0 && !possible; k++) {
             status = bench_possible(&plan->specs[k], &layout, &plan->settings);
             possible = status == STATUS_OK;

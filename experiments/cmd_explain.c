@@ -12,21 +12,8 @@ static const char head[] =
     "Rounds, messages, bytes, the closed form, and for up to 8 workers a picture of the rounds.\n";
 
 static const struct option options_table[] = {
-    {.key = "allreduce", .type = OPTION_SPEC, .default_text = "ring", .help = "spec (chorale list)"},
-    {.key = "workers",
-     .letter = 'n',
-     .type = OPTION_INT,
-     .default_text = "4",
-     .min = 1,
-     .max = 16384,
-     .help = "workers"},
-    {.key = "bytes",
-     .type = OPTION_SIZE,
-     .default_text = "1M",
-     .unit = "B",
-     .help = "size of the vector, in f32 elements"},
+    PROGRAM_SCHEDULE_OPTIONS,
     {.key = "platform", .type = OPTION_STRING, .help = "platform file: the closed form in seconds"},
-    {.key = "nodes", .type = OPTION_STRING, .help = "node layout to pretend: 2x4 or 4+2"},
     {.key = NULL},
 };
 
@@ -39,18 +26,13 @@ static enum status explain(const struct option_values *options)
     struct cost_model model;
     struct text text = {0};
     const int workers = (int)option_int(options, "workers");
-    const char *nodes = option_text(options, "nodes"), *path = option_text(options, "platform");
+    const char *path = option_text(options, "platform");
     TRY_TO(done, program_spec(option_text(options, "allreduce"), &spec));
     if (path != NULL) {
         TRY_TO(done, platform_read(path, &platform));
         platform_cost_model(&platform, workers, &model);
     }
-    if (nodes != NULL)
-        TRY_TO(done, layout_parse(nodes, workers, &layout));
-    else if (path != NULL)
-        TRY_TO(done, platform_layout(&platform, workers, &layout));
-    else
-        TRY_TO(done, layout_flat(workers, &layout));
+    TRY_TO(done, program_layout(options, path != NULL ? &platform : NULL, workers, &layout));
     TRY_TO(done,
            explain_spec(&spec, &layout, option_size(options, "bytes") / 4, 4, path != NULL ? &model : NULL, &text));
     TRY_TO(done, text_check(&text));

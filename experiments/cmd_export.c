@@ -17,29 +17,16 @@ static const char head[] =
     "Only --format=msccl is for vectors of any size; the others say how many bytes every message has.\n";
 
 static const struct option options_table[] = {
-    {.key = "allreduce", .type = OPTION_SPEC, .default_text = "ring", .help = "spec (chorale list)"},
-    {.key = "workers",
-     .letter = 'n',
-     .type = OPTION_INT,
-     .default_text = "4",
-     .min = 1,
-     .max = 16384,
-     .help = "workers"},
+    PROGRAM_SCHEDULE_OPTIONS,
     {.key = "format",
      .type = OPTION_CHOICE,
      .default_text = "msccl",
      .choices = "msccl|goal|simgrid|chakra",
      .help = "what to write"},
     {.key = "out", .type = OPTION_STRING, .help = "the file; chakra: FILE.0.et, FILE.1.et, ..."},
-    {.key = "bytes",
-     .type = OPTION_SIZE,
-     .default_text = "1M",
-     .unit = "B",
-     .help = "size of the vector, in f32 elements"},
     {.key = "platform",
      .type = OPTION_STRING,
      .help = "platform file: its nodes, and in goal and chakra its price of a reduction; else they cost nothing"},
-    {.key = "nodes", .type = OPTION_STRING, .help = "node layout to pretend: 2x4 or 4+2"},
     {.key = NULL},
 };
 
@@ -96,16 +83,6 @@ done:
     return status;
 }
 
-static enum status make_layout(const struct option_values *options, const struct platform *platform,
-                               struct layout *layout)
-{
-    const int workers = (int)option_int(options, "workers");
-    const char *nodes = option_text(options, "nodes");
-    if (nodes != NULL)
-        return layout_parse(nodes, workers, layout);
-    return platform != NULL ? platform_layout(platform, workers, layout) : layout_flat(workers, layout);
-}
-
 static enum status export_schedule(const struct option_values *options)
 {
     enum status status = STATUS_OK;
@@ -125,7 +102,8 @@ static enum status export_schedule(const struct option_values *options)
     TRY_TO(done, text_check(&name));
     if (path != NULL)
         TRY_TO(done, platform_read(path, &platform));
-    TRY_TO(done, make_layout(options, path != NULL ? &platform : NULL, &layout));
+    TRY_TO(done,
+           program_layout(options, path != NULL ? &platform : NULL, (int)option_int(options, "workers"), &layout));
     TRY_TO(done, spec_shape(&spec, &layout, 0, count, &shape));
     const struct export_request request = {.shape = shape,
                                            .name = text_string(&name),

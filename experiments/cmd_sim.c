@@ -260,9 +260,8 @@ static enum status sim_one(struct run *run, const struct spec *spec, int workers
     enum status status = STATUS_OK;
     struct layout layout = {0};
     struct text name = {0};
-    const char *nodes = option_text(run->options, "nodes");
     spec_canonical(spec, &name);
-    status = nodes != NULL ? layout_parse(nodes, workers, &layout) : platform_layout(&run->platform, workers, &layout);
+    status = program_layout(run->options, &run->platform, workers, &layout);
     if (status >= 0)
         status = check_wire(run, spec, &layout);
     if (status >= 0)

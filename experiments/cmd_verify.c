@@ -53,7 +53,7 @@ struct proofs {
     size_t spec_count;
     const int *counts;
     size_t count;
-    const char *nodes;
+    const struct option_values *options;
 
     size_t proved, refused, broken;
     json_t *rows; /* NULL: text */
@@ -64,11 +64,6 @@ struct proofs {
         bool equal_bits, same_order, whole_inputs;
     } here; /* of the spec that is being told */
 };
-
-static enum status layout_for(const struct proofs *proofs, int workers, struct layout *layout)
-{
-    return proofs->nodes != NULL ? layout_parse(proofs->nodes, workers, layout) : layout_flat(workers, layout);
-}
 
 /* ---- proving, in a process of its own ---- */
 
@@ -157,7 +152,7 @@ static void prove(void *context, size_t job, void *result)
     const struct proofs *proofs = context;
     struct row *row = result;
     struct layout layout = {0};
-    enum status status = layout_for(proofs, proofs->counts[job % proofs->count], &layout);
+    enum status status = program_layout(proofs->options, NULL, proofs->counts[job % proofs->count], &layout);
     if (status >= 0)
         status = verify_spec(&proofs->specs[job / proofs->count], &layout, row);
     if (status < 0) {
@@ -275,7 +270,7 @@ static enum status check_layouts(const struct proofs *proofs)
 {
     for (size_t i = 0; i < proofs->count; i++) {
         struct layout layout = {0};
-        const enum status status = layout_for(proofs, proofs->counts[i], &layout);
+        const enum status status = program_layout(proofs->options, NULL, proofs->counts[i], &layout);
         layout_release(&layout);
         TRY(status);
     }
@@ -317,7 +312,7 @@ static enum status verify(const struct option_values *options)
     enum status status = STATUS_OK;
     struct spec *specs = NULL;
     int *counts = NULL;
-    struct proofs proofs = {.nodes = option_text(options, "nodes")};
+    struct proofs proofs = {.options = options};
     if (option_flag(options, "json"))
         proofs.rows = json_array();
     TRY_TO(done, program_specs(option_text(options, "allreduce"), &specs, &proofs.spec_count));

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "comm/job.h"
+#include "sim/platform.h"
 
 #define REFUSAL_SECONDS 3.0
 
@@ -64,6 +65,15 @@ bool program_options(const char *head, const struct option *table, int argc, cha
     *exit_code = status < 0 ? program_refuse(status) : program_help(head, table);
     option_values_release(values);
     return false;
+}
+
+enum status program_layout(const struct option_values *options, const struct platform *platform, int workers,
+                           struct layout *layout)
+{
+    const char *nodes = option_text(options, "nodes");
+    if (nodes != NULL)
+        return layout_parse(nodes, workers, layout);
+    return platform != NULL ? platform_layout(platform, workers, layout) : layout_flat(workers, layout);
 }
 
 static enum status read_whole(void *context, const char *path, char **text, size_t *length)

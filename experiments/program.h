@@ -12,6 +12,8 @@
 #include "base/option.h"
 #include "base/status.h"
 
+struct platform;
+
 int cmd_list(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_train(int argc, char **argv);
@@ -42,6 +44,30 @@ int program_help(const char *head, const struct option *table);
  * help begins with: the usage line and a sentence. */
 bool program_options(const char *head, const struct option *table, int argc, char **argv, struct option_values *values,
                      int *exit_code);
+
+/* Rows of a table: what commands take that look at one schedule. */
+#define PROGRAM_SCHEDULE_OPTIONS                                                                                       \
+    {.key = "allreduce", .type = OPTION_SPEC, .default_text = "ring", .help = "spec (chorale list)"},                  \
+        {.key = "workers",                                                                                             \
+         .letter = 'n',                                                                                                \
+         .type = OPTION_INT,                                                                                           \
+         .default_text = "4",                                                                                          \
+         .min = 1,                                                                                                     \
+         .max = 16384,                                                                                                 \
+         .help = "workers"},                                                                                           \
+        {.key = "bytes",                                                                                               \
+         .type = OPTION_SIZE,                                                                                          \
+         .default_text = "1M",                                                                                         \
+         .unit = "B",                                                                                                  \
+         .help = "size of the vector, in f32 elements"},                                                               \
+    {                                                                                                                  \
+        .key = "nodes", .type = OPTION_STRING, .help = "node layout to pretend: 2x4 or 4+2"                            \
+    }
+
+/* Where workers are: as --nodes has it; where that is not given, as the platform has it; without one (NULL), all
+ * on one node. Release with layout_release(). */
+enum status program_layout(const struct option_values *options, const struct platform *platform, int workers,
+                           struct layout *layout) MUST_CHECK;
 
 /* spec_parse() and spec_list_parse() for commands: the files that specs name (at most PROGRAM_FILE_MOST bytes each) are
  * read, too. Release with spec_release(), spec_list_release(). */

@@ -24,3 +24,14 @@ int fused_with(const struct model *model, int k)
     const enum layer_kind kind = model->layer[reader].kind;
     return kind == LAYER_RELU || kind == LAYER_ADD_RELU ? reader : -1;
 }
+
+struct fused fused_layers(const struct model *model, int first, int last)
+{
+    const struct layer *end = &model->layer[last];
+    return (struct fused){
+        .input = model->layer[first].input + 1,
+        .second = end->kind == LAYER_ADD_RELU ? end->second + 1 : -1,
+        .output = last + 1,
+        .relu = end->kind == LAYER_RELU || end->kind == LAYER_ADD_RELU,
+    };
+}

@@ -8,4 +8,11 @@
  * -1. */
 int fused_with(const struct model *model, int k);
 
+/* What layers `first` to `last` are when they compute together. Values: 0 is the images, k + 1 the output of layer k. */
+struct fused {
+    int input, second, output; /* second -1: no addend */
+    bool relu;
+};
+struct fused fused_layers(const struct model *model, int first, int last);
+
 #endif

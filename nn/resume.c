@@ -200,17 +200,12 @@ static enum status compare_setting(const struct trainer *trainer, const char *ke
         return STATUS_OK;
     if (theirs == NULL)
         return fail(STATUS_USAGE, "--%s: checkpoint %s does not tell it: begin another run", key, path);
-    if (strcmp(key, "data") == 0)
+    const bool labels = strcmp(key, "data") == 0;
+    if (labels || strcmp(key, "data: some of its images") == 0)
         return fail(STATUS_USAGE,
-                    "--data: its classes or labels are not those that checkpoint %s was trained on (hash %s, then "
-                    "%s): give the same data set",
-                    path, ours, theirs);
-    if (strcmp(key, "data: some of its images") == 0)
-        return fail(
-            STATUS_USAGE,
-            "--data: its images are not those that checkpoint %s was trained on (hash of some %s, then %s): give "
-            "the same data set",
-            path, ours, theirs);
+                    "--data: its %s are not those that checkpoint %s was trained on (hash %s%s, then %s): give the "
+                    "same data set",
+                    labels ? "classes or labels" : "images", path, labels ? "" : "of some ", ours, theirs);
     if (strcmp(key, "epochs") == 0)
         return fail(
             STATUS_USAGE,

@@ -8,6 +8,10 @@
 # Exit 0 when all is well, 77 where no namespace may be made, else 1.
 set -euo pipefail
 
+me=disk
+# shellcheck source=tests/expect.sh
+source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/expect.sh"
+
 chorale=$(realpath "${1:?usage: disk.sh CHORALE}")
 if [[ ${2:-} != inside ]]; then
     if ! unshare -rm sh -c 'mount -t tmpfs none /mnt' 2>/dev/null; then
@@ -19,25 +23,9 @@ fi
 folder=$(mktemp -d)
 trap 'cd / && umount "$folder/disk" 2>/dev/null; rm -rf "$folder"' EXIT
 cd "$folder"
-exec 3>&1 # what is said goes there, whatever the standard output of a check
 export IPATH_NO_BACKTRACE=1
 mkdir disk tmp
 export TMPDIR=$folder/tmp
-wrong=0 checks=0
-
-expect() { # what, command...
-    local what=$1
-    shift
-    checks=$((checks + 1))
-    if ! "$@"; then
-        {
-            printf 'disk: %s\n' "$what"
-            cat err out || true
-            ls -l disk disk/* || true
-        } >&3 2>/dev/null
-        wrong=$((wrong + 1))
-    fi
-}
 
 disk() { # size of a new one
     umount disk 2>/dev/null || true

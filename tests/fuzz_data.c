@@ -27,6 +27,7 @@
 #include "nn/data/pack.h"
 #include "nn/data/tar_index.h"
 #include "nn/data/view.h"
+#include "tests/nn/support_tar.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 enum { COUNT = 1000 };
@@ -90,18 +91,10 @@ static void append(struct input *input, const void *bytes, size_t length, size_t
 
 static void append_entry(struct input *tar, const char *name, const void *bytes, size_t length)
 {
-    char header[512] = {0};
-    unsigned sum = 0;
-    (void)snprintf(header, 100, "%s", name);
-    (void)snprintf(header + 124, 12, "%011zo", length);
-    header[156] = '0';
-    memcpy(header + 257, "ustar", 6);
-    memset(header + 148, ' ', 8);
-    for (int i = 0; i < 512; i++)
-        sum += (unsigned char)header[i];
-    (void)snprintf(header + 148, 8, "%06o", sum);
-    append(tar, header, 512, 512);
-    append(tar, bytes, length, 512);
+    unsigned char header[TAR_BLOCK];
+    tar_header(header, '0', name, length);
+    append(tar, header, TAR_BLOCK, TAR_BLOCK);
+    append(tar, bytes, length, TAR_BLOCK);
 }
 
 static void make_tar(struct input *tar)

@@ -7,6 +7,10 @@
 # The long run is --jobs=500. Exit 0 when all is well, else 1.
 set -euo pipefail
 
+me=jobs
+# shellcheck source=tests/expect.sh
+source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/expect.sh"
+
 chorale=$(realpath "${1:?usage: jobs.sh CHORALE [--jobs=N]}")
 shift
 jobs=20
@@ -25,19 +29,7 @@ cd "$folder"
 mkdir tmp
 export TMPDIR=$folder/tmp
 export IPATH_NO_BACKTRACE=1 # libfabric's psm library turns a signal that comes while it is loaded, before main(), into exit code 1
-wrong=0 checks=0
 short=(--sizes=8..64K:x64 --iters=3 -w 1 --check --format=csv)
-
-expect() { # what, command...
-    local what=$1
-    shift
-    checks=$((checks + 1))
-    if ! "$@"; then
-        printf 'jobs: %s\n' "$what"
-        cat err 2>/dev/null || true
-        wrong=$((wrong + 1))
-    fi
-}
 
 # Numbers of processes are noted by the workers themselves: `sh` is one of them, and becomes the program.
 worker="echo \$\$ >>$folder/pids; exec $chorale bench"

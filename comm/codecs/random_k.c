@@ -6,7 +6,6 @@
  * says which, so that no indices travel, and with the same key the same are chosen again. Source: S. U. Stich, J.-B.
  * Cordonnier, M. Jaggi, NeurIPS 2018.
  */
-#include <math.h>
 #include <string.h>
 
 #include "base/rng.h"
@@ -14,25 +13,9 @@
 
 #define HEADER sizeof(uint64_t)
 
-static const struct option random_k_options[] = {
-    {.key = "ratio",
-     .type = OPTION_REAL,
-     .default_text = "0.01",
-     .min = 1e-6,
-     .max = 1,
-     .help = "of the elements that travel"},
-    {.key = NULL},
-};
-
-static size_t chosen(const struct option_values *o, size_t count)
-{
-    const double wanted = ceil(option_real(o, "ratio") * (double)count);
-    return wanted < (double)count ? (size_t)wanted : count;
-}
-
 static size_t random_k_bound(const struct option_values *o, size_t count)
 {
-    return HEADER + chosen(o, count) * sizeof(float);
+    return HEADER + codec_ratio_count(o, count) * sizeof(float);
 }
 
 /* The element of stretch j. */
@@ -46,7 +29,7 @@ static size_t draw(uint64_t key, size_t j, size_t k, size_t count)
 static size_t random_k_encode(const struct option_values *o, uint64_t key, const float *values, size_t count,
                               unsigned char *bytes)
 {
-    const size_t k = chosen(o, count);
+    const size_t k = codec_ratio_count(o, count);
     memcpy(bytes, &key, HEADER);
     for (size_t j = 0; j < k; j++)
         memcpy(bytes + HEADER + j * sizeof(float), &values[draw(key, j, k, count)], sizeof(float));
@@ -56,7 +39,7 @@ static size_t random_k_encode(const struct option_values *o, uint64_t key, const
 static enum status random_k_decode(const struct option_values *o, const unsigned char *bytes, size_t length,
                                    float *values, size_t count)
 {
-    const size_t k = chosen(o, count);
+    const size_t k = codec_ratio_count(o, count);
     uint64_t key = 0;
     if (length != HEADER + k * sizeof(float))
         return fail(STATUS_FORMAT, "random-k: %zu of %zu elements in %zu bytes", k, count, length);
@@ -79,7 +62,7 @@ const struct codec codec_random_k = {
     .summary = "elements drawn at random, their indices from a key, with error feedback",
     .source = "Stich, Cordonnier, Jaggi 2018",
     .traits = CODEC_IDEMPOTENT | CODEC_COARSE,
-    .options = random_k_options,
+    .options = codec_ratio_options,
     .bound = random_k_bound,
     .encode = random_k_encode,
     .decode = random_k_decode,

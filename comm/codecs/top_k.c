@@ -13,22 +13,6 @@
 
 #define HEADER sizeof(uint32_t)
 
-static const struct option top_k_options[] = {
-    {.key = "ratio",
-     .type = OPTION_REAL,
-     .default_text = "0.01",
-     .min = 1e-6,
-     .max = 1,
-     .help = "of the elements that travel"},
-    {.key = NULL},
-};
-
-static size_t most_taken(const struct option_values *o, size_t count)
-{
-    const double wanted = ceil(option_real(o, "ratio") * (double)count);
-    return wanted < (double)count ? (size_t)wanted : count;
-}
-
 static size_t index_bytes(size_t count)
 {
     return count <= 65536 ? sizeof(uint16_t) : sizeof(uint32_t);
@@ -36,7 +20,7 @@ static size_t index_bytes(size_t count)
 
 static size_t top_k_bound(const struct option_values *o, size_t count)
 {
-    return HEADER + most_taken(o, count) * (index_bytes(count) + sizeof(float));
+    return HEADER + codec_ratio_count(o, count) * (index_bytes(count) + sizeof(float));
 }
 
 static uint32_t magnitude(float value)
@@ -99,7 +83,7 @@ static size_t top_k_encode(const struct option_values *o, uint64_t key, const fl
                            unsigned char *bytes)
 {
     (void)key;
-    const size_t nonzero = count_nonzero(values, count), most = most_taken(o, count), width = index_bytes(count);
+    const size_t nonzero = count_nonzero(values, count), most = codec_ratio_count(o, count), width = index_bytes(count);
     const uint32_t k = (uint32_t)(nonzero < most ? nonzero : most);
     unsigned char *indices = bytes + HEADER, *taken = indices + k * width;
     size_t equal = k;
@@ -125,7 +109,7 @@ static enum status top_k_decode(const struct option_values *o, const unsigned ch
     uint32_t k = 0;
     if (length >= HEADER)
         memcpy(&k, bytes, HEADER);
-    if (length < HEADER || k > most_taken(o, count) || length != HEADER + k * (width + sizeof(float)))
+    if (length < HEADER || k > codec_ratio_count(o, count) || length != HEADER + k * (width + sizeof(float)))
         return fail(STATUS_FORMAT, "top-k: %u of %zu elements in %zu bytes", (unsigned)k, count, length);
     const unsigned char *indices = bytes + HEADER, *taken = indices + k * width;
     memset(values, 0, count * sizeof(float));
@@ -150,7 +134,7 @@ const struct codec codec_top_k = {
     .summary = "the largest elements of each segment, with error feedback",
     .source = "Stich, Cordonnier, Jaggi 2018; Lin et al. 2018 (deep gradient compression)",
     .traits = CODEC_IDEMPOTENT | CODEC_COARSE,
-    .options = top_k_options,
+    .options = codec_ratio_options,
     .bound = top_k_bound,
     .encode = top_k_encode,
     .decode = top_k_decode,

@@ -28,19 +28,7 @@ steps=12
 program=
 systems=(chorale "PyTorch, NCHW" "PyTorch, NHWC")
 
-for argument in "$@"; do
-    case $argument in
-    --rounds=*) rounds=${argument#*=} ;;
-    --cases=*) cases=${argument#*=} ;;
-    --steps=*) steps=${argument#*=} ;;
-    --program=?*) program=${argument#*=} ;;
-    --help | -h)
-        usage
-        exit 0
-        ;;
-    *) die "$argument: unknown: --rounds=N, --cases=LIST, --steps=N, --program=PATH (see --help)" 2 ;;
-    esac
-done
+read_options "rounds= cases= steps= program=" "$@"
 [[ $rounds =~ ^[1-9][0-9]{0,3}$ ]] || die "--rounds=$rounds: takes a number from 1 to 9999" 2
 [[ $steps =~ ^[1-9][0-9]{0,5}$ && $steps -gt $skip ]] || die "--steps=$steps: takes a number above $skip" 2
 one='[1-9][0-9]{0,4}:[1-9][0-9]{0,4}:[1-9][0-9]{0,2}:[1-9][0-9]{0,2}'

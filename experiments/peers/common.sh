@@ -22,6 +22,31 @@ usage() {
     sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
 }
 
+# read_options "NAME= ... NAME" WORD...: of the names known, --NAME=VALUE sets that variable (_ for -), and one without the
+# equals sign is set to yes; --help says all.
+read_options() {
+    local names argument name
+    read -ra names <<<"$1"
+    shift
+    for argument in "$@"; do
+        case $argument in
+        --help | -h)
+            usage
+            exit 0
+            ;;
+        *=*) name=${argument%%=*}= ;;
+        *) name=$argument ;;
+        esac
+        name=${name#--}
+        [[ $argument == --* && " ${names[*]} " == *" $name "* ]] ||
+            die "$argument: unknown: $(printf -- '--%s ' "${names[@]}")(see --help)" 2
+        case $name in
+        *=) name=${name%=} && printf -v "${name//-/_}" %s "${argument#*=}" ;;
+        *) printf -v "${name//-/_}" yes ;;
+        esac
+    done
+}
+
 # OPTION VALUE EXAMPLE: the value has to be a list of positive numbers, separated by commas.
 need_numbers() {
     [[ $2 =~ ^[1-9][0-9]{0,8}(,[1-9][0-9]{0,8})*$ ]] ||

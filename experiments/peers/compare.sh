@@ -37,25 +37,7 @@ in_place=no
 quick=
 program=
 
-for argument in "$@"; do
-    case $argument in
-    --rounds=*) rounds=${argument#*=} ;;
-    --workers=*) workers=${argument#*=} ;;
-    --sizes=*) sizes=${argument#*=} ;;
-    --calls=*) calls=${argument#*=} ;;
-    --in-place=*) in_place=${argument#*=} ;;
-    --quick) quick=yes ;;
-    --program=?*) program=${argument#*=} ;;
-    --help | -h)
-        usage
-        exit 0
-        ;;
-    *)
-        die "$argument: unknown: --rounds=N, --workers=LIST, --sizes=LIST, --calls=N, --in-place=no|only|both, --quick, \
---program=PATH (see --help)" 2
-        ;;
-    esac
-done
+read_options "rounds= workers= sizes= calls= in-place= quick program=" "$@"
 if [[ $quick ]]; then
     : "${rounds:=1}" "${workers:=2}" "${sizes:=8,4K,64K,1M,16M}"
     seconds_most=0.2

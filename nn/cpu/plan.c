@@ -95,14 +95,14 @@ static enum status lay_out(struct plan *plan, size_t batch, size_t block)
 
 static void add_node(struct plan *plan, enum node_kind kind, int layer, int last)
 {
-    const struct layer *end = &plan->model->layer[last];
+    const struct fused fused = fused_layers(plan->model, layer, last);
     plan->node[plan->nodes++] = (struct node){
         .kind = kind,
         .layer = layer,
-        .input = plan->model->layer[layer].input + 1,
-        .second = end->kind == LAYER_ADD_RELU ? end->second + 1 : -1,
-        .output = last + 1,
-        .relu = end->kind == LAYER_RELU || end->kind == LAYER_ADD_RELU,
+        .input = fused.input,
+        .second = fused.second,
+        .output = fused.output,
+        .relu = fused.relu,
         .gradient = -1,
         .more = -1,
         .input_gradient = -1,

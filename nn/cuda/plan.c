@@ -25,14 +25,14 @@ struct walk {
 
 static void add_node(struct cuda_plan *plan, enum cuda_node_kind kind, int layer, int last)
 {
-    const struct layer *end = &plan->model->layer[last];
+    const struct fused fused = fused_layers(plan->model, layer, last);
     plan->node[plan->nodes++] = (struct cuda_node){
         .kind = kind,
         .layer = layer,
-        .input = plan->model->layer[layer].input + 1,
-        .second = end->kind == LAYER_ADD_RELU ? end->second + 1 : -1,
-        .output = last + 1,
-        .relu = end->kind == LAYER_RELU || end->kind == LAYER_ADD_RELU,
+        .input = fused.input,
+        .second = fused.second,
+        .output = fused.output,
+        .relu = fused.relu,
         .kept = CUDA_NO_SPAN,
         .gradient = CUDA_NO_SPAN,
         .more = CUDA_NO_SPAN,

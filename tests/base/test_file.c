@@ -14,36 +14,14 @@
 #include "base/file.h"
 #include "base/rng.h"
 #include "tests/base/expect.h"
+#include "tests/base/folder.h"
 
 #define BIG ((size_t)3 << 20)
-
-static char folder[] = "/tmp/chorale-file-XXXXXX";
-static char path_text[256];
-
-/* "NAME" in this test's own folder; valid until the next call. */
-static const char *in_folder(const char *name)
-{
-    (void)snprintf(path_text, sizeof path_text, "%s/%s", folder, name);
-    return path_text;
-}
-
-static void setup(void)
-{
-    cr_assert_not_null(mkdtemp(folder));
-}
-
-static void remove_tree(void)
-{
-    char command[300];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    if (system(command) != 0)
-        cr_expect(false, "%s", command);
-}
 
 static size_t entries(void)
 {
     size_t count = 0;
-    DIR *stream = opendir(folder);
+    DIR *stream = opendir(".");
     cr_assert_not_null(stream);
     while (readdir(stream) != NULL)
         count++;
@@ -71,39 +49,42 @@ static char *big_data(void)
     return data;
 }
 
-TestSuite(file, .init = setup, .fini = remove_tree);
+TestSuite(file, .init = enter_folder, .fini = leave_folder);
 
 Test(file, what_is_written_is_read)
 {
     char *big = big_data();
-    EXPECT_OK(file_write_atomic(in_folder("big"), big, BIG));
-    expect_contents(in_folder("big"), big, BIG);
-    EXPECT_OK(file_write_atomic(in_folder("big"), "short", 5));
-    expect_contents(in_folder("big"), "short", 5);
-    EXPECT_OK(file_write_atomic(in_folder("empty"), "", 0));
-    expect_contents(in_folder("empty"), "", 0);
+    EXPECT_OK(file_write_atomic("big", big, BIG));
+    expect_contents("big", big, BIG);
+    EXPECT_OK(file_write_atomic("big", "short", 5));
+    expect_contents("big", "short", 5);
+    EXPECT_OK(file_write_atomic("empty", "", 0));
+    expect_contents("empty", "", 0);
     cr_expect_eq(entries(), 2, "a temporary file is left");
     free(big);
 }
 
 Test(file, a_name_without_a_folder_is_in_the_current_one)
 {
-    cr_assert_eq(chdir(folder), 0);
+    char whole[64];
+    (void)snprintf(whole, sizeof whole, "%s/here", test_folder);
     EXPECT_OK(file_write_atomic("here", "x", 1));
-    expect_contents(in_folder("here"), "x", 1);
+    expect_contents(whole, "x", 1);
+    EXPECT_OK(file_write_atomic(whole, "new", 3));
+    expect_contents("here", "new", 3);
 }
 
 Test(file, reading_has_a_limit)
 {
     char *data = NULL;
     size_t length = 0;
-    EXPECT_OK(file_write_atomic(in_folder("five"), "12345", 5));
-    EXPECT_OK(file_read(in_folder("five"), 5, &data, &length));
+    EXPECT_OK(file_write_atomic("five", "12345", 5));
+    EXPECT_OK(file_read("five", 5, &data, &length));
     cr_expect_eq(length, 5);
     free(data);
-    EXPECT_FAIL(STATUS_FORMAT, "limit of 4 bytes", file_read(in_folder("five"), 4, &data, &length));
+    EXPECT_FAIL(STATUS_FORMAT, "limit of 4 bytes", file_read("five", 4, &data, &length));
     cr_expect_null(data);
-    EXPECT_OK(file_read(in_folder("five"), SIZE_MAX, &data, &length));
+    EXPECT_OK(file_read("five", SIZE_MAX, &data, &length));
     cr_expect_eq(length, 5);
     free(data);
     EXPECT_FAIL(STATUS_FORMAT, "limit of 1000 bytes", file_read("/dev/zero", 1000, &data, &length));
@@ -114,10 +95,10 @@ Test(file, reading_says_what_is_wrong)
     char *data = NULL;
     unsigned char *bytes = NULL;
     size_t length = 0;
-    EXPECT_FAIL(STATUS_IO, "absent: No such file", file_read(in_folder("absent"), BIG, &data, &length));
-    EXPECT_FAIL(STATUS_IO, "absent: No such file", file_read_gzip(in_folder("absent"), BIG, &bytes, &length));
-    EXPECT_FAIL(STATUS_IO, "directory", file_read(folder, BIG, &data, &length));
-    EXPECT_FAIL(STATUS_IO, "directory", file_read_gzip(folder, BIG, &bytes, &length));
+    EXPECT_FAIL(STATUS_IO, "absent: No such file", file_read("absent", BIG, &data, &length));
+    EXPECT_FAIL(STATUS_IO, "absent: No such file", file_read_gzip("absent", BIG, &bytes, &length));
+    EXPECT_FAIL(STATUS_IO, "directory", file_read(".", BIG, &data, &length));
+    EXPECT_FAIL(STATUS_IO, "directory", file_read_gzip(".", BIG, &bytes, &length));
     cr_expect_null(data);
     cr_expect_null(bytes);
 }
@@ -147,15 +128,15 @@ Test(file, gzip_and_plain_read_alike)
     char *big = big_data();
     unsigned char *bytes = NULL;
     size_t length = 0;
-    write_gzip(in_folder("packed.gz"), big, BIG);
-    EXPECT_OK(file_write_atomic(in_folder("plain"), big, BIG));
+    write_gzip("packed.gz", big, BIG);
+    EXPECT_OK(file_write_atomic("plain", big, BIG));
     static const char *const names[] = {"packed.gz", "plain"};
     for (size_t i = 0; i < 2; i++) {
-        EXPECT_OK(file_read_gzip(in_folder(names[i]), BIG, &bytes, &length));
+        EXPECT_OK(file_read_gzip(names[i], BIG, &bytes, &length));
         cr_assert_eq(length, BIG);
         cr_expect(memcmp(bytes, big, BIG) == 0);
         free(bytes);
-        EXPECT_FAIL(STATUS_FORMAT, "limit", file_read_gzip(in_folder(names[i]), BIG - 1, &bytes, &length));
+        EXPECT_FAIL(STATUS_FORMAT, "limit", file_read_gzip(names[i], BIG - 1, &bytes, &length));
         cr_expect_null(bytes);
     }
     free(big);
@@ -166,10 +147,10 @@ static void damage(size_t length, size_t flip)
 {
     char *data = NULL;
     size_t whole = 0;
-    EXPECT_OK(file_read(in_folder("packed.gz"), BIG, &data, &whole));
+    EXPECT_OK(file_read("packed.gz", BIG, &data, &whole));
     cr_assert_lt(flip, whole);
     data[flip] = (char)(data[flip] ^ 0x55);
-    EXPECT_OK(file_write_atomic(in_folder("damaged.gz"), data, length < whole ? length : whole));
+    EXPECT_OK(file_write_atomic("damaged.gz", data, length < whole ? length : whole));
     free(data);
 }
 
@@ -178,22 +159,22 @@ Test(file, damaged_gzip_is_refused)
     char *big = big_data();
     unsigned char *bytes = NULL;
     size_t length = 0;
-    write_gzip(in_folder("packed.gz"), big, 50000);
+    write_gzip("packed.gz", big, 50000);
     free(big);
     damage(1000, 1001);
-    EXPECT_FAIL(STATUS_FORMAT, "ends too early", file_read_gzip(in_folder("damaged.gz"), BIG, &bytes, &length));
+    EXPECT_FAIL(STATUS_FORMAT, "ends too early", file_read_gzip("damaged.gz", BIG, &bytes, &length));
     cr_expect_null(bytes);
     cr_expect_eq(length, 0);
     struct stat about;
-    cr_assert_eq(stat(in_folder("packed.gz"), &about), 0);
+    cr_assert_eq(stat("packed.gz", &about), 0);
     damage(BIG, (size_t)about.st_size - 6); /* in the checksum */
-    EXPECT_FAIL(STATUS_FORMAT, "damaged.gz", file_read_gzip(in_folder("damaged.gz"), BIG, &bytes, &length));
+    EXPECT_FAIL(STATUS_FORMAT, "damaged.gz", file_read_gzip("damaged.gz", BIG, &bytes, &length));
     cr_expect_null(bytes);
 }
 
 Test(file, a_failed_write_leaves_the_old_file_and_no_other)
 {
-    EXPECT_OK(file_write_atomic(in_folder("kept"), "old", 3));
+    EXPECT_OK(file_write_atomic("kept", "old", 3));
     char *big = big_data();
     /* A file size limit ends the write in the middle, as a full disk does. */
     struct rlimit limit = {.rlim_cur = 65536, .rlim_max = RLIM_INFINITY};
@@ -202,9 +183,9 @@ Test(file, a_failed_write_leaves_the_old_file_and_no_other)
     cr_assert_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
     limit.rlim_max = before.rlim_max;
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    EXPECT_FAIL(STATUS_IO, "kept: File too large", file_write_atomic(in_folder("kept"), big, BIG));
+    EXPECT_FAIL(STATUS_IO, "kept: File too large", file_write_atomic("kept", big, BIG));
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
-    expect_contents(in_folder("kept"), "old", 3);
+    expect_contents("kept", "old", 3);
     cr_expect_eq(entries(), 1, "the temporary file is left");
     free(big);
 }
@@ -213,19 +194,19 @@ Test(file, a_failed_write_leaves_the_old_file_and_no_other)
 Test(file, what_is_being_written_has_no_name)
 {
     struct file_writer *writer = NULL;
-    const int fd = open(folder, O_TMPFILE | O_RDWR, 0600);
+    const int fd = open(".", O_TMPFILE | O_RDWR, 0600);
     if (fd < 0) {
-        remove_tree();
+        leave_folder();
         cr_skip_test("no files without a name in /tmp");
     }
     (void)close(fd);
-    EXPECT_OK(file_write_atomic(in_folder("kept"), "old", 3));
+    EXPECT_OK(file_write_atomic("kept", "old", 3));
     for (int end = 0; end < 2; end++) {
-        EXPECT_OK(file_begin(in_folder("kept"), &writer));
+        EXPECT_OK(file_begin("kept", &writer));
         cr_assert_not_null(writer);
         EXPECT_OK(file_append(writer, "newer words", 11));
         EXPECT_OK(file_rewrite_start(writer, "NEW", 3));
-        expect_contents(in_folder("kept"), "old", 3);
+        expect_contents("kept", "old", 3);
         cr_expect_eq(entries(), 1);
         if (end == 0)
             file_abandon(writer);
@@ -233,11 +214,11 @@ Test(file, what_is_being_written_has_no_name)
             EXPECT_OK(file_commit(writer));
         cr_expect_eq(entries(), 1);
     }
-    expect_contents(in_folder("kept"), "NEWer words", 11);
-    EXPECT_OK(file_begin(in_folder("first"), &writer));
+    expect_contents("kept", "NEWer words", 11);
+    EXPECT_OK(file_begin("first", &writer));
     EXPECT_OK(file_append(writer, "x", 1));
     EXPECT_OK(file_commit(writer));
-    expect_contents(in_folder("first"), "x", 1);
+    expect_contents("first", "x", 1);
     cr_expect_eq(entries(), 2);
 }
 
@@ -247,32 +228,32 @@ Test(file, a_pipe_that_nobody_writes_is_refused_at_once)
     char *data = NULL;
     unsigned char *bytes = NULL;
     size_t length = 0;
-    cr_assert_eq(mkfifo(in_folder("pipe"), 0600), 0);
-    EXPECT_FAIL(STATUS_IO, "pipe: a pipe that nobody writes to", file_read(in_folder("pipe"), 100, &data, &length));
+    cr_assert_eq(mkfifo("pipe", 0600), 0);
+    EXPECT_FAIL(STATUS_IO, "pipe: a pipe that nobody writes to", file_read("pipe", 100, &data, &length));
     cr_expect_null(data);
-    EXPECT_OK(file_read_gzip(in_folder("pipe"), 100, &bytes, &length));
+    EXPECT_OK(file_read_gzip("pipe", 100, &bytes, &length));
     cr_expect_eq(length, 0);
     free(bytes);
 }
 
 Test(file, a_link_and_what_is_no_file_stay)
 {
-    EXPECT_OK(file_write_atomic(in_folder("target"), "old", 3));
-    cr_assert_eq(symlink("target", in_folder("link")), 0);
-    EXPECT_OK(file_write_atomic(in_folder("link"), "new", 3));
-    expect_contents(in_folder("target"), "new", 3);
+    EXPECT_OK(file_write_atomic("target", "old", 3));
+    cr_assert_eq(symlink("target", "link"), 0);
+    EXPECT_OK(file_write_atomic("link", "new", 3));
+    expect_contents("target", "new", 3);
     struct stat about;
-    cr_assert_eq(lstat(in_folder("link"), &about), 0);
+    cr_assert_eq(lstat("link", &about), 0);
     cr_expect(S_ISLNK(about.st_mode));
 
-    cr_assert_eq(mkfifo(in_folder("pipe"), 0600), 0);
-    int reader = open(in_folder("pipe"), O_RDWR); /* nobody waits for the other end */
+    cr_assert_eq(mkfifo("pipe", 0600), 0);
+    int reader = open("pipe", O_RDWR); /* nobody waits for the other end */
     cr_assert_geq(reader, 0);
-    EXPECT_OK(file_write_atomic(in_folder("pipe"), "words", 5));
+    EXPECT_OK(file_write_atomic("pipe", "words", 5));
     char words[8];
     cr_expect_eq(read(reader, words, sizeof words), 5);
     (void)close(reader);
-    cr_assert_eq(lstat(in_folder("pipe"), &about), 0);
+    cr_assert_eq(lstat("pipe", &about), 0);
     cr_expect(S_ISFIFO(about.st_mode));
     cr_expect_eq(entries(), 3, "a temporary file is left");
 
@@ -296,41 +277,42 @@ Test(file, a_file_without_a_name_is_written)
 
 Test(file, a_folder_in_the_way_is_reported)
 {
-    cr_assert_eq(mkdir(in_folder("taken"), 0700), 0);
-    EXPECT_FAIL(STATUS_IO, "taken: Is a directory", file_write_atomic(in_folder("taken"), "x", 1));
-    EXPECT_FAIL(STATUS_IO, "No such file", file_write_atomic(in_folder("absent/file"), "x", 1));
+    cr_assert_eq(mkdir("taken", 0700), 0);
+    EXPECT_FAIL(STATUS_IO, "taken: Is a directory", file_write_atomic("taken", "x", 1));
+    EXPECT_FAIL(STATUS_IO, "No such file", file_write_atomic("absent/file", "x", 1));
     cr_expect_eq(entries(), 1, "the temporary file is left");
 }
 
 Test(file, whether_it_can_be_written_is_known_before)
 {
-    EXPECT_OK(file_writable(in_folder("new")));
+    EXPECT_OK(file_writable("new"));
     EXPECT_OK(file_writable("new"));
     EXPECT_OK(file_writable("/dev/null"));
-    cr_assert_eq(symlink("absent/file", in_folder("dangling")), 0);
-    EXPECT_OK(file_writable(in_folder("dangling"))); /* the link is replaced */
-    EXPECT_FAIL(STATUS_IO, "directory", file_writable(folder));
-    EXPECT_FAIL(STATUS_IO, "absent/file: No such file", file_writable(in_folder("absent/file")));
+    cr_assert_eq(symlink("absent/file", "dangling"), 0);
+    EXPECT_OK(file_writable("dangling")); /* the link is replaced */
+    EXPECT_FAIL(STATUS_IO, "directory", file_writable(test_folder));
+    EXPECT_FAIL(STATUS_IO, "absent/file: No such file", file_writable("absent/file"));
     cr_expect_eq(entries(), 1, "a file is made");
 }
 
 Test(file, exists)
 {
-    cr_expect(file_exists(folder));
-    cr_expect_not(file_exists(in_folder("absent")));
+    cr_expect(file_exists(test_folder));
+    cr_expect_not(file_exists("absent"));
 }
 
 Test(file, folders_are_made_all_the_way)
 {
-    EXPECT_OK(folder_create(in_folder("a/b//c/")));
-    cr_expect(file_exists(in_folder("a/b/c")));
-    EXPECT_OK(folder_create(in_folder("a/b/c")));
+    char whole[64];
+    (void)snprintf(whole, sizeof whole, "%s/a/b//c/", test_folder);
+    EXPECT_OK(folder_create(whole));
+    cr_expect(file_exists("a/b/c"));
+    EXPECT_OK(folder_create("a/b/c"));
     EXPECT_OK(folder_create("/"));
-    cr_assert_eq(chdir(folder), 0);
     EXPECT_OK(folder_create("relative/./x"));
-    cr_expect(file_exists(in_folder("relative/x")));
-    EXPECT_OK(file_write_atomic(in_folder("file"), "", 0));
-    EXPECT_FAIL(STATUS_IO, "in the way", folder_create(in_folder("file")));
-    EXPECT_FAIL(STATUS_IO, "in the way", folder_create(in_folder("file/x")));
+    cr_expect(file_exists("relative/x"));
+    EXPECT_OK(file_write_atomic("file", "", 0));
+    EXPECT_FAIL(STATUS_IO, "in the way", folder_create("file"));
+    EXPECT_FAIL(STATUS_IO, "in the way", folder_create("file/x"));
     EXPECT_FAIL(STATUS_IO, "", folder_create(""));
 }

@@ -13,28 +13,7 @@
 #include "base/text.h"
 #include "tests/base/expect.h"
 #include "tests/experiments/support_program.h"
-
-enum { TRAIN = 50, TEST = 21, SIDE = 9, PIXELS = SIDE * SIDE };
-
-/* Of a class there are brighter rows at its place, so that something can be learnt. */
-static void put_images(const char *name, unsigned char count)
-{
-    static unsigned char file[16 + TRAIN * PIXELS];
-    const unsigned char header[16] = {0, 0, 8, 3, 0, 0, 0, count, 0, 0, 0, SIDE, 0, 0, 0, SIDE};
-    memcpy(file, header, sizeof header);
-    for (int n = 0; n < count; n++)
-        for (int i = 0; i < PIXELS; i++)
-            file[16 + n * PIXELS + i] = (unsigned char)((n * 37 + i * 11) % 97 + (i / SIDE == n % 3 ? 120 : 0));
-    EXPECT_OK(file_write_atomic(name, file, 16 + (size_t)count * PIXELS));
-}
-
-static void put_labels(const char *name, unsigned char count)
-{
-    unsigned char file[8 + TRAIN] = {0, 0, 8, 1, 0, 0, 0, count};
-    for (int n = 0; n < count; n++)
-        file[8 + n] = (unsigned char)(n % 3);
-    EXPECT_OK(file_write_atomic(name, file, 8 + (size_t)count));
-}
+#include "tests/experiments/support_set.h"
 
 /* Modules are looked for in that folder of the build. False: there is none, as this build was without what it needs. */
 static bool use(const char *folder)
@@ -52,10 +31,7 @@ static bool use(const char *folder)
 static void setup(void)
 {
     program_setup();
-    put_images("train-images-idx3-ubyte", TRAIN);
-    put_labels("train-labels-idx1-ubyte", TRAIN);
-    put_images("t10k-images-idx3-ubyte", TEST);
-    put_labels("t10k-labels-idx1-ubyte", TEST);
+    put_set();
     cr_assert(use("toy"));
     char here[4096];
     cr_assert_not_null(getcwd(here, sizeof here)); /* the test's own folder */

@@ -8,24 +8,9 @@
 
 #include "base/file.h"
 #include "tests/base/expect.h"
+#include "tests/base/folder.h"
 
-static char folder[] = "/tmp/chorale-recipe-XXXXXX";
-
-static void setup(void)
-{
-    cr_assert_not_null(mkdtemp(folder));
-    cr_assert_eq(chdir(folder), 0);
-}
-
-static void teardown(void)
-{
-    char command[300];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    cr_expect_eq(chdir("/"), 0);
-    cr_expect_eq(system(command), 0);
-}
-
-TestSuite(recipe, .init = setup, .fini = teardown, .timeout = 300);
+TestSuite(recipe, .init = enter_folder, .fini = leave_folder, .timeout = 300);
 
 /* `chorale train --recipe=recipe WORDS`, after writing `text` to that file; standard error in `errors`. */
 static int run(const char *text, const char *words, char *errors, size_t size)

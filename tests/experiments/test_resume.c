@@ -16,43 +16,15 @@
 #include "base/text.h"
 #include "tests/base/expect.h"
 #include "tests/experiments/support_program.h"
+#include "tests/experiments/support_set.h"
 
-enum { TRAIN = 50, TEST = 21, SIDE = 9, PIXELS = SIDE * SIDE };
-
-/* 50 training images: 6 steps of 8 images an epoch, of 2 workers with 4 each. */
+/* The set has 50 training images: 6 steps of 8 images an epoch, of 2 workers with 4 each. */
 #define SMALL " --model=cnn --image-size=9 --batch=4 --threads=1 --data=."
-
-static void put_some_images(const char *name, unsigned char count, int shift)
-{
-    static unsigned char file[16 + TRAIN * PIXELS];
-    const unsigned char header[16] = {0, 0, 8, 3, 0, 0, 0, count, 0, 0, 0, SIDE, 0, 0, 0, SIDE};
-    memcpy(file, header, sizeof header);
-    for (int n = 0; n < count; n++)
-        for (int i = 0; i < PIXELS; i++)
-            file[16 + n * PIXELS + i] = (unsigned char)((n * 37 + i * 11 + shift) % 97 + (i / SIDE == n % 3 ? 120 : 0));
-    EXPECT_OK(file_write_atomic(name, file, 16 + (size_t)count * PIXELS));
-}
-
-static void put_images(const char *name, unsigned char count)
-{
-    put_some_images(name, count, 0);
-}
-
-static void put_labels(const char *name, unsigned char count, int shift)
-{
-    unsigned char file[8 + TRAIN] = {0, 0, 8, 1, 0, 0, 0, count};
-    for (int n = 0; n < count; n++)
-        file[8 + n] = (unsigned char)((n + shift) % 3);
-    EXPECT_OK(file_write_atomic(name, file, 8 + (size_t)count));
-}
 
 static void setup(void)
 {
     program_setup();
-    put_images("train-images-idx3-ubyte", TRAIN);
-    put_labels("train-labels-idx1-ubyte", TRAIN, 0);
-    put_images("t10k-images-idx3-ubyte", TEST);
-    put_labels("t10k-labels-idx1-ubyte", TEST, 0);
+    put_set();
 }
 
 TestSuite(resume, .init = setup, .fini = program_teardown, .timeout = 300);
@@ -432,13 +404,13 @@ Test(resume, options_that_change_the_result_must_agree)
     expect_wrong(words("-n 2" SMALL " --steps=8 --resume"), 2, "--out=FOLDER");
     expect_wrong(words("-n 2" SMALL " --steps=8 --change-workers --out=x"), 2, "--resume");
     expect_wrong(words("-n 2" SMALL " --steps=8 --checkpoint=often --out=x"), 2, "--checkpoint=often");
-    put_labels("train-labels-idx1-ubyte", TRAIN, 1);
+    put_labels("train-labels-idx1-ubyte", SET_TRAIN, 1);
     expect_wrong(words("--allreduce=ring -n 2" SMALL " --steps=8 --out=run --resume"), 2, "--data");
-    put_labels("train-labels-idx1-ubyte", TRAIN, 0);
-    put_some_images("train-images-idx3-ubyte", TRAIN, 1);
+    put_labels("train-labels-idx1-ubyte", SET_TRAIN, 0);
+    put_images("train-images-idx3-ubyte", SET_TRAIN, 1);
     expect_wrong(words("--allreduce=ring -n 2" SMALL " --steps=8 --eval=never --out=run --resume"), 2,
                  "--data: its images");
-    put_images("train-images-idx3-ubyte", TRAIN); /* the same contents in a file of another time */
+    put_images("train-images-idx3-ubyte", SET_TRAIN, 0); /* the same contents in a file of another time */
     char *said =
         train(words("--allreduce=ring -n 2 --model=cnn --image-size=9 --batch=4 --threads=2 --data=. --steps=8 "
                     "--eval=never --out=run --resume"));
@@ -516,7 +488,7 @@ Test(resume, evaluation_has_the_same_bits_on_any_number_of_workers)
     const char *options = "--model=cnn --image-size=9 --threads=1 --data=. --batch=2 --bn=sync --lr=1 --steps=7";
     train_silently(words("-n 1 %s --out=whole", options));
     json_t *whole = summary_of("whole");
-    cr_expect_eq(fmod(number_of(whole, "top1") * TEST + 1e-9, 1) < 1e-6, true, "a count of images");
+    cr_expect_eq(fmod(number_of(whole, "top1") * SET_TEST + 1e-9, 1) < 1e-6, true, "a count of images");
     for (int workers = 2; workers <= 5; workers += workers == 3 ? 2 : 1) {
         free(train(words("-n %d %s --out=of-%d --resume=whole/checkpoint-000000007 --change-workers", workers, options,
                          workers)));

@@ -20,26 +20,11 @@
 #include "nn/learning_rate.h"
 #include "nn/optimizer.h"
 #include "tests/base/expect.h"
+#include "tests/base/folder.h"
 
 #define SMALL " --model=cnn --image-size=28 --batch=8 --threads=1"
 
-static char folder[] = "/tmp/chorale-train-XXXXXX";
-
-static void setup(void)
-{
-    cr_assert_not_null(mkdtemp(folder));
-    cr_assert_eq(chdir(folder), 0);
-}
-
-static void teardown(void)
-{
-    char command[300];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    cr_expect_eq(chdir("/"), 0);
-    cr_expect_eq(system(command), 0);
-}
-
-TestSuite(train, .init = setup, .fini = teardown, .timeout = 300);
+TestSuite(train, .init = enter_folder, .fini = leave_folder, .timeout = 300);
 
 /* ---- running it ---- */
 

@@ -12,26 +12,11 @@
 #include "base/file.h"
 #include "base/rng.h"
 #include "tests/base/expect.h"
+#include "tests/base/folder.h"
 
 enum { FLOATS = 300, BYTES = 77, MUTATIONS = 200 };
 
-static char folder[] = "/tmp/chorale-checkpoint-XXXXXX";
-
-static void setup(void)
-{
-    cr_assert_not_null(mkdtemp(folder));
-    cr_assert_eq(chdir(folder), 0);
-}
-
-static void teardown(void)
-{
-    char command[300];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    cr_expect_eq(chdir("/"), 0);
-    cr_expect_eq(system(command), 0);
-}
-
-TestSuite(checkpoint, .init = setup, .fini = teardown);
+TestSuite(checkpoint, .init = enter_folder, .fini = leave_folder);
 
 static void fill(float *floats, unsigned char *bytes)
 {

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "tests/base/expect.h"
+#include "tests/base/folder.h"
 
 /* ---- order ---- */
 
@@ -163,35 +164,14 @@ Test(order, has_no_batch_when_the_set_is_smaller)
 
 /* ---- a small data set ---- */
 
-static char folder[] = "/tmp/chorale-data-XXXXXX";
-
-static void setup(void)
-{
-    cr_assert_not_null(mkdtemp(folder));
-}
-
-static void teardown(void)
-{
-    char command[300];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    cr_expect_eq(system(command), 0);
-}
-
-static const char *in_folder(const char *name)
-{
-    static char path[256];
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
 static void put(const char *name, const void *bytes, size_t length)
 {
-    EXPECT_OK(file_write_atomic(in_folder(name), bytes, length));
+    EXPECT_OK(file_write_atomic(name, bytes, length));
 }
 
 static void put_gzip(const char *name, const void *bytes, unsigned length)
 {
-    gzFile file = gzopen(in_folder(name), "wb");
+    gzFile file = gzopen(name, "wb");
     cr_assert_not_null(file);
     cr_assert_eq(gzwrite(file, bytes, length), (int)length);
     cr_assert_eq(gzclose(file), Z_OK);
@@ -227,13 +207,13 @@ static float normal(double grey)
     return (float)((grey / 255 - 0.2860) / 0.3530);
 }
 
-TestSuite(files, .init = setup, .fini = teardown);
+TestSuite(files, .init = enter_folder, .fini = leave_folder);
 
 Test(files, plain_and_gzip_are_read)
 {
     struct data *data = NULL;
     put_all();
-    EXPECT_OK(open_at(folder, 2, &data));
+    EXPECT_OK(open_at(".", 2, &data));
     cr_assert_not_null(data);
     cr_expect_eq(data_train_count(data), 2);
     cr_expect_eq(data_test_count(data), 2);
@@ -253,7 +233,7 @@ Test(files, images_are_resized_bilinearly_between_centres)
 {
     struct data *data = NULL;
     put_all();
-    EXPECT_OK(open_at(folder, 4, &data));
+    EXPECT_OK(open_at(".", 4, &data));
     cr_assert_not_null(data);
     float pixels[48];
     int32_t label = -1;
@@ -272,7 +252,7 @@ Test(files, a_stride_walks_the_test_set)
 {
     struct data *data = NULL;
     put_all();
-    EXPECT_OK(open_at(folder, 2, &data));
+    EXPECT_OK(open_at(".", 2, &data));
     cr_assert_not_null(data);
     float pixels[24];
     int32_t label[2] = {-1, -1};
@@ -289,7 +269,7 @@ Test(files, a_stride_walks_the_test_set)
 static void expect_bad(const char *file, const char *what)
 {
     struct data *data = NULL;
-    EXPECT_FAIL(STATUS_FORMAT, what, open_at(folder, 2, &data));
+    EXPECT_FAIL(STATUS_FORMAT, what, open_at(".", 2, &data));
     cr_expect_null(data);
     cr_expect_not_null(strstr(status_message(), file), "%s: no %s in it", status_message(), file);
     cr_expect_not_null(strstr(status_message(), "apt-get install dataset-fashion-mnist"));
@@ -300,10 +280,10 @@ Test(files, a_missing_file_is_named_with_the_cure)
 {
     struct data *data = NULL;
     put_all();
-    cr_assert_eq(unlink(in_folder("train-labels-idx1-ubyte")), 0);
-    EXPECT_FAIL(STATUS_IO, "train-labels-idx1-ubyte", open_at(folder, 2, &data));
+    cr_assert_eq(unlink("train-labels-idx1-ubyte"), 0);
+    EXPECT_FAIL(STATUS_IO, "train-labels-idx1-ubyte", open_at(".", 2, &data));
     cr_expect_not_null(strstr(status_message(), "apt-get install dataset-fashion-mnist, or --data="));
-    EXPECT_FAIL(STATUS_IO, "no such file or folder", open_at(in_folder("nothing"), 2, &data));
+    EXPECT_FAIL(STATUS_IO, "no such file or folder", open_at("nothing", 2, &data));
 }
 
 Test(files, a_truncated_file_is_refused)
@@ -321,14 +301,14 @@ Test(files, a_truncated_file_is_refused)
 Test(files, pipes_devices_and_folders_are_refused_at_once)
 {
     put_all();
-    cr_assert_eq(unlink(in_folder("train-images-idx3-ubyte")), 0);
-    cr_assert_eq(mkfifo(in_folder("train-images-idx3-ubyte"), 0600), 0);
+    cr_assert_eq(unlink("train-images-idx3-ubyte"), 0);
+    cr_assert_eq(mkfifo("train-images-idx3-ubyte", 0600), 0);
     expect_bad("train-images-idx3-ubyte", "no regular file");
-    cr_assert_eq(unlink(in_folder("train-images-idx3-ubyte")), 0);
-    cr_assert_eq(symlink("/dev/zero", in_folder("train-images-idx3-ubyte")), 0);
+    cr_assert_eq(unlink("train-images-idx3-ubyte"), 0);
+    cr_assert_eq(symlink("/dev/zero", "train-images-idx3-ubyte"), 0);
     expect_bad("train-images-idx3-ubyte", "no regular file");
-    cr_assert_eq(unlink(in_folder("train-images-idx3-ubyte")), 0);
-    cr_assert_eq(mkdir(in_folder("train-images-idx3-ubyte"), 0700), 0);
+    cr_assert_eq(unlink("train-images-idx3-ubyte"), 0);
+    cr_assert_eq(mkdir("train-images-idx3-ubyte", 0700), 0);
     expect_bad("train-images-idx3-ubyte", "no regular file");
 }
 
@@ -337,7 +317,7 @@ Test(files, a_truncated_gzip_file_is_refused)
     char *bytes = NULL;
     size_t length = 0;
     put_all();
-    EXPECT_OK(file_read(in_folder("t10k-labels-idx1-ubyte.gz"), 1000, &bytes, &length));
+    EXPECT_OK(file_read("t10k-labels-idx1-ubyte.gz", 1000, &bytes, &length));
     put("t10k-labels-idx1-ubyte.gz", bytes, length - 6);
     expect_bad("t10k-labels-idx1-ubyte.gz", "");
     free(bytes);
@@ -386,7 +366,7 @@ Test(files, test_labels_unknown_to_training_are_refused)
     struct data *data = NULL;
     put_all();
     put_gzip("t10k-labels-idx1-ubyte.gz", strange, sizeof strange);
-    EXPECT_FAIL(STATUS_FORMAT, "labels that the training set lacks", open_at(folder, 2, &data));
+    EXPECT_FAIL(STATUS_FORMAT, "labels that the training set lacks", open_at(".", 2, &data));
 }
 
 /* ---- Fashion-MNIST ---- */

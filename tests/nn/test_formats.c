@@ -14,59 +14,25 @@
 #include "nn/data/pack.h"
 #include "nn/data/tar_index.h"
 #include "tests/base/expect.h"
+#include "tests/base/folder.h"
 #include "tests/nn/support_images.h"
-
-/* ---- a folder to work in ---- */
-
-static char folder[] = "/tmp/chorale-formats-XXXXXX";
-
-static void setup(void)
-{
-    cr_assert_not_null(mkdtemp(folder));
-}
-
-static void teardown(void)
-{
-    char command[300];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    cr_expect_eq(system(command), 0);
-}
-
-static const char *in_folder(const char *name)
-{
-    static char path[2][400];
-    static int turn;
-    turn = 1 - turn;
-    (void)snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
-    return path[turn];
-}
+#include "tests/nn/support_set.h"
+#include "tests/nn/support_tar.h"
 
 /* Folders above it are made. */
 static void put(const char *name, const void *bytes, size_t length)
 {
     char path[400];
-    (void)snprintf(path, sizeof path, "%s", in_folder(name));
+    (void)snprintf(path, sizeof path, "./%s", name);
     *strrchr(path, '/') = '\0';
     EXPECT_OK(folder_create(path));
-    EXPECT_OK(file_write_atomic(in_folder(name), bytes, length));
-}
-
-static struct data *open_size(const char *name, int size)
-{
-    struct data *data = NULL;
-    const struct data_request request = {.path = in_folder(name), .image_size = size, .seed = 3};
-    enum status status = data_open(&request, &data);
-    if (status == STATUS_UNAVAILABLE)
-        cr_skip_test("built without libjpeg-turbo");
-    cr_expect_eq(status, STATUS_OK, "%s", status_message());
-    cr_assert_not_null(data);
-    return data;
+    EXPECT_OK(file_write_atomic(name, bytes, length));
 }
 
 static void expect_bad_set(const char *name, enum status wanted, const char *why)
 {
     struct data *data = NULL;
-    const struct data_request request = {.path = in_folder(name), .image_size = 8, .seed = 3};
+    const struct data_request request = {.path = name, .image_size = 8, .seed = 3};
     EXPECT_FAIL(wanted, why, data_open(&request, &data));
     cr_expect_null(data);
 }
@@ -112,18 +78,8 @@ static void add_block(struct archive *archive, const void *bytes, size_t length)
 
 static void add_entry(struct archive *archive, char type, const char *name, const void *bytes, size_t length)
 {
-    static const char ustar[8] = {'u', 's', 't', 'a', 'r', '\0', '0', '0'};
-    char header[512] = {0};
-    unsigned sum = 0;
-    (void)snprintf(header, 100, "%s", name);
-    (void)snprintf(header + 100, 8, "%07o", 0644);
-    (void)snprintf(header + 124, 12, "%011zo", length);
-    header[156] = type;
-    memcpy(header + 257, ustar, sizeof ustar);
-    memset(header + 148, ' ', 8);
-    for (int i = 0; i < 512; i++)
-        sum += (unsigned char)header[i];
-    (void)snprintf(header + 148, 8, "%06o", sum);
+    unsigned char header[TAR_BLOCK];
+    tar_header(header, type, name, length);
     add_block(archive, header, sizeof header);
     add_block(archive, bytes, length);
 }
@@ -161,12 +117,12 @@ static void put_shards(void)
     put_archive("set/val.tar", &archive);
 }
 
-TestSuite(tar, .init = setup, .fini = teardown);
+TestSuite(tar, .init = enter_folder, .fini = leave_folder);
 
 Test(tar, shards_and_samples_count_in_the_order_of_names_and_places)
 {
     put_shards();
-    struct data *data = open_size("set", 16);
+    struct data *data = open_set("set", 16);
     cr_expect_str_eq(format_of(data), "tar");
     cr_expect_eq(data_train_count(data), 3);
     cr_expect_eq(data_test_count(data), 1);
@@ -175,14 +131,14 @@ Test(tar, shards_and_samples_count_in_the_order_of_names_and_places)
     for (size_t i = 0; i < 3; i++)
         cr_expect_eq(data_label(data, false, i), labels[i]);
     cr_expect_eq(data_label(data, true, 0), 1);
-    cr_expect(file_exists(in_folder("set/train-0.tar.index")));
+    cr_expect(file_exists("set/train-0.tar.index"));
     data_close(data);
 }
 
 static uint64_t contents_of(const char *set)
 {
     uint64_t hash = 0;
-    struct data *data = open_size(set, 16);
+    struct data *data = open_set(set, 16);
     EXPECT_OK(data_contents(data, &hash));
     data_close(data);
     return hash;
@@ -228,17 +184,17 @@ Test(tar, an_index_is_used_until_the_file_changes)
     struct tar_index index;
     bool scanned = false, stored = false;
     put_shards();
-    EXPECT_OK(tar_index_open(in_folder("set/train-1.tar"), &index, &scanned, &stored));
+    EXPECT_OK(tar_index_open("set/train-1.tar", &index, &scanned, &stored));
     cr_expect(scanned && stored && index.count == 2);
     tar_index_release(&index);
-    EXPECT_OK(tar_index_open(in_folder("set/train-1.tar"), &index, &scanned, &stored));
+    EXPECT_OK(tar_index_open("set/train-1.tar", &index, &scanned, &stored));
     cr_expect(!scanned && index.count == 2);
     cr_expect_eq(index.sample[0].offset, 512);
     cr_expect_eq(index.sample[1].label, 0);
     tar_index_release(&index);
     add_sample(&archive, "d/1", 5, 0);
     put_archive("set/train-1.tar", &archive);
-    EXPECT_OK(tar_index_open(in_folder("set/train-1.tar"), &index, &scanned, &stored));
+    EXPECT_OK(tar_index_open("set/train-1.tar", &index, &scanned, &stored));
     cr_expect(scanned && index.count == 1);
     tar_index_release(&index);
 }
@@ -250,14 +206,14 @@ Test(tar, an_index_that_was_altered_is_made_anew)
     char *text = NULL;
     size_t length = 0;
     put_shards();
-    EXPECT_OK(tar_index_open(in_folder("set/val.tar"), &index, &scanned, &stored));
+    EXPECT_OK(tar_index_open("set/val.tar", &index, &scanned, &stored));
     tar_index_release(&index);
-    EXPECT_OK(file_read(in_folder("set/val.tar.index"), 10000, &text, &length));
+    EXPECT_OK(file_read("set/val.tar.index", 10000, &text, &length));
     for (size_t i = 0; i < length; i++) {
         char kept = text[i];
         text[i] = (char)(kept == '1' ? '2' : '1');
         put("set/val.tar.index", text, length);
-        EXPECT_OK(tar_index_open(in_folder("set/val.tar"), &index, &scanned, &stored));
+        EXPECT_OK(tar_index_open("set/val.tar", &index, &scanned, &stored));
         cr_expect(scanned, "byte %zu altered", i);
         cr_expect(index.count == 1 && index.sample[0].label == 1 && index.sample[0].offset == 512);
         tar_index_release(&index);
@@ -284,7 +240,7 @@ Test(tar, long_names_of_gnu_and_pax_are_read)
     add_entry(&archive, 'x', "PaxHeaders/cut", pax, strlen(pax));
     add_entry(&archive, '0', "other.txt", "6", 1);
     put_archive("long.tar", &archive);
-    EXPECT_OK(tar_index_scan(in_folder("long.tar"), &index));
+    EXPECT_OK(tar_index_scan("long.tar", &index));
     cr_expect_eq(index.count, 1, "one key, so one sample");
     cr_expect_eq(index.sample[0].label, 6);
     cr_expect_eq(index.sample[0].length, length);
@@ -303,7 +259,7 @@ Test(tar, what_lacks_image_or_label_is_counted)
     add_entry(&archive, '0', "folder/4.cls", "2", 1);
     add_entry(&archive, '0', "folder/4.JPEG", "x", 1);
     put_archive("holes.tar", &archive);
-    EXPECT_OK(tar_index_scan(in_folder("holes.tar"), &index));
+    EXPECT_OK(tar_index_scan("holes.tar", &index));
     cr_expect_eq(index.count, 1);
     cr_expect_eq(index.sample[0].label, 2);
     cr_expect_eq(index.left_out, 2);
@@ -314,7 +270,7 @@ static void expect_bad_tar(const void *bytes, size_t length, const char *why)
 {
     struct tar_index index;
     put("bad.tar", bytes, length);
-    EXPECT_FAIL(STATUS_FORMAT, why, tar_index_scan(in_folder("bad.tar"), &index));
+    EXPECT_FAIL(STATUS_FORMAT, why, tar_index_scan("bad.tar", &index));
     cr_expect_not_null(strstr(status_message(), "bad.tar"));
 }
 
@@ -337,8 +293,8 @@ Test(tar, a_pipe_is_refused_at_once)
 {
     struct tar_index index;
     bool scanned = false, stored = false;
-    cr_assert_eq(mkfifo(in_folder("pipe.tar"), 0600), 0);
-    cr_expect_eq(tar_index_open(in_folder("pipe.tar"), &index, &scanned, &stored), STATUS_FORMAT);
+    cr_assert_eq(mkfifo("pipe.tar", 0600), 0);
+    cr_expect_eq(tar_index_open("pipe.tar", &index, &scanned, &stored), STATUS_FORMAT);
     cr_expect_not_null(strstr(status_message(), "no regular file"), "%s", status_message());
 }
 
@@ -348,11 +304,11 @@ Test(tar, a_pipe_instead_of_the_index_is_left_alone)
     struct tar_index index;
     bool scanned = false, stored = true;
     put_shards();
-    cr_assert_eq(mkfifo(in_folder("set/val.tar.index"), 0600), 0);
-    EXPECT_OK(tar_index_open(in_folder("set/val.tar"), &index, &scanned, &stored));
+    cr_assert_eq(mkfifo("set/val.tar.index", 0600), 0);
+    EXPECT_OK(tar_index_open("set/val.tar", &index, &scanned, &stored));
     cr_expect(scanned && !stored && index.count == 1);
     tar_index_release(&index);
-    cr_assert_eq(mkfifo(in_folder("set/classes.txt"), 0600), 0);
+    cr_assert_eq(mkfifo("set/classes.txt", 0600), 0);
     expect_bad_set("set", STATUS_FORMAT, "classes.txt: no regular file");
 }
 
@@ -362,7 +318,7 @@ Test(tar, labels_and_names_must_agree)
     put("set/classes.txt", "cat\ndog\n", 8);
     expect_bad_set("set", STATUS_FORMAT, "names 2 classes");
     put("set/classes.txt", "cat\ndog\nhorse\nsheep\n\n", 21);
-    struct data *data = open_size("set", 8);
+    struct data *data = open_set("set", 8);
     struct data_facts facts;
     data_facts(data, &facts);
     cr_expect_eq(data_classes(data), 4);
@@ -397,7 +353,7 @@ static void put_folders(void)
     put("set/train/README", "x", 1);
 }
 
-TestSuite(imagefolder, .init = setup, .fini = teardown);
+TestSuite(imagefolder, .init = enter_folder, .fini = leave_folder);
 
 static void expect_name(const struct data *data, bool test, size_t index, const char *end, int label)
 {
@@ -411,7 +367,7 @@ static void expect_name(const struct data *data, bool test, size_t index, const 
 Test(imagefolder, classes_and_files_are_sorted_by_name)
 {
     put_folders();
-    struct data *data = open_size("set", 8);
+    struct data *data = open_set("set", 8);
     cr_expect_str_eq(format_of(data), "folder");
     cr_expect_str_eq(notes_of(data), "");
     cr_expect_eq(data_classes(data), 2);
@@ -428,9 +384,9 @@ Test(imagefolder, what_is_odd_is_noted)
 {
     put_folders();
     put("set/train/dog/notes.txt", "x", 1);
-    EXPECT_OK(folder_create(in_folder("set/train/emu")));
-    EXPECT_OK(folder_create(in_folder("set/val/emu")));
-    struct data *data = open_size("set", 8);
+    EXPECT_OK(folder_create("set/train/emu"));
+    EXPECT_OK(folder_create("set/val/emu"));
+    struct data *data = open_set("set", 8);
     cr_expect_not_null(strstr(notes_of(data), "1 empty class folder in "), "%s", notes_of(data));
     cr_expect_not_null(strstr(notes_of(data), ": emu"), "%s", notes_of(data));
     cr_expect_not_null(strstr(notes_of(data), "1 files in class folders are named neither"), "%s", notes_of(data));
@@ -450,11 +406,11 @@ Test(imagefolder, training_and_validation_have_the_same_classes)
 Test(imagefolder, without_validation_nothing_is_evaluated)
 {
     put_picture("set/train/dog/1.jpg", 1);
-    struct data *data = open_size("set", 8);
+    struct data *data = open_set("set", 8);
     cr_expect_eq(data_test_count(data), 0);
     cr_expect_not_null(strstr(notes_of(data), "nothing is evaluated"));
     data_close(data);
-    EXPECT_OK(folder_create(in_folder("none/train")));
+    EXPECT_OK(folder_create("none/train"));
     expect_bad_set("none", STATUS_FORMAT, "no class folders");
 }
 
@@ -487,14 +443,14 @@ static const struct batch *next(struct loader *loader)
     return batch;
 }
 
-TestSuite(bad_images, .init = setup, .fini = teardown);
+TestSuite(bad_images, .init = enter_folder, .fini = leave_folder);
 
 Test(bad_images, are_replaced_alike_by_any_number_of_threads_and_workers)
 {
     enum { BATCHES = 9, BYTES = BATCHES * BATCH * SIZE * SIZE * 3 };
     static uint8_t once[BYTES], again[BYTES];
     put_some_bad();
-    struct data *data = open_size("set", SIZE);
+    struct data *data = open_set("set", SIZE);
     for (int threads = 0; threads < 4; threads++) {
         for (int workers = 1; workers <= 2; workers++) {
             const struct data_order order = {
@@ -534,7 +490,7 @@ Test(bad_images, are_replaced_alike_by_any_number_of_threads_and_workers)
 Test(bad_images, are_left_out_of_evaluation)
 {
     put_some_bad();
-    struct data *data = open_size("set", SIZE);
+    struct data *data = open_set("set", SIZE);
     cr_expect_eq(data_test_count(data), 4);
     for (int threads = 0; threads < 3; threads++) {
         struct loader *loader = NULL;
@@ -554,7 +510,7 @@ Test(bad_images, are_left_out_of_evaluation)
 Test(bad_images, a_set_of_nothing_else_ends_with_a_reason)
 {
     put("set/train/c0/1.jpg", "hello", 5);
-    struct data *data = open_size("set", SIZE);
+    struct data *data = open_set("set", SIZE);
     struct data_order order = {.seed = 1, .samples = 1, .workers = 1, .batch = 1};
     float image[3 * SIZE * SIZE];
     int32_t label = 0;
@@ -565,8 +521,8 @@ Test(bad_images, a_set_of_nothing_else_ends_with_a_reason)
 Test(bad_images, a_file_that_goes_away_is_an_error_with_its_name)
 {
     put_folders();
-    struct data *data = open_size("set", SIZE);
-    cr_assert_eq(unlink(in_folder("set/train/dog/2.jpg")), 0);
+    struct data *data = open_set("set", SIZE);
+    cr_assert_eq(unlink("set/train/dog/2.jpg"), 0);
     struct data_order order = {.seed = 1, .samples = 4, .workers = 1, .batch = 4};
     for (int threads = 0; threads < 3; threads++) {
         struct loader *loader = NULL;
@@ -582,7 +538,7 @@ Test(bad_images, a_file_that_goes_away_is_an_error_with_its_name)
 
 /* ---- epochs over a real format ---- */
 
-TestSuite(epochs, .init = setup, .fini = teardown);
+TestSuite(epochs, .init = enter_folder, .fini = leave_folder);
 
 /* The order in which a folder lists its files is that of their making, more or less: another one changes nothing. */
 Test(epochs, the_order_of_files_on_disk_does_not_matter)
@@ -597,7 +553,7 @@ Test(epochs, the_order_of_files_on_disk_does_not_matter)
         (void)snprintf(name, sizeof name, "two/train/c%d/%02d.jpg", (11 - i) % 2, 11 - i);
         put_picture(name, 11 - i);
     }
-    struct data *first = open_size("one", SIZE), *second = open_size("two", SIZE);
+    struct data *first = open_set("one", SIZE), *second = open_set("two", SIZE);
     for (uint64_t step = 0; step < 6; step++) {
         EXPECT_OK(data_train_batch(first, &order, step, 0, one, labels[0]));
         EXPECT_OK(data_train_batch(second, &order, step, 0, two, labels[1]));
@@ -610,7 +566,7 @@ Test(epochs, the_order_of_files_on_disk_does_not_matter)
 
 /* ---- CIFAR ---- */
 
-TestSuite(cifar, .init = setup, .fini = teardown);
+TestSuite(cifar, .init = enter_folder, .fini = leave_folder);
 
 static void put_records(const char *name, int count, int label_bytes, int first)
 {
@@ -639,7 +595,7 @@ static void put_cifar10(void)
 Test(cifar, ten_and_hundred_are_read)
 {
     put_cifar10();
-    struct data *data = open_size("set", 32);
+    struct data *data = open_set("set", 32);
     struct data_facts facts;
     data_facts(data, &facts);
     cr_expect_str_eq(facts.format, "cifar");
@@ -661,7 +617,7 @@ Test(cifar, ten_and_hundred_are_read)
 
     put_records("hundred/train.bin", 3, 2, 1);
     put_records("hundred/test.bin", 1, 2, 5);
-    data = open_size("hundred", 32);
+    data = open_set("hundred", 32);
     cr_expect_eq(data_classes(data), 100);
     cr_expect_eq(data_label(data, false, 2), 3, "the fine label");
     data_close(data);
@@ -672,7 +628,7 @@ Test(cifar, what_is_torn_or_missing_is_named)
     put_cifar10();
     put("set/data_batch_3.bin", "12345", 5);
     expect_bad_set("set", STATUS_FORMAT, "no whole number of records");
-    cr_assert_eq(unlink(in_folder("set/data_batch_3.bin")), 0);
+    cr_assert_eq(unlink("set/data_batch_3.bin"), 0);
     expect_bad_set("set", STATUS_IO, "data_batch_3.bin");
     put_records("set/data_batch_3.bin", 1, 1, 30);
     static uint8_t strange[3073] = {10};
@@ -682,7 +638,7 @@ Test(cifar, what_is_torn_or_missing_is_named)
 
 /* ---- packs ---- */
 
-TestSuite(pack, .init = setup, .fini = teardown);
+TestSuite(pack, .init = enter_folder, .fini = leave_folder);
 
 static void expect_equal_sets(const struct data *a, const struct data *b)
 {
@@ -716,11 +672,11 @@ Test(pack, has_the_images_of_what_it_was_made_of)
     size_t skipped = 99;
     put_folders();
     put_cifar10();
-    struct data *data = open_size("set", 16), *packed = NULL; /* of both, cifar is asked first */
+    struct data *data = open_set("set", 16), *packed = NULL; /* of both, cifar is asked first */
     cr_expect_str_eq(format_of(data), "cifar");
-    EXPECT_OK(pack_write(data, in_folder("cifar.pack"), &skipped));
+    EXPECT_OK(pack_write(data, "cifar.pack", &skipped));
     cr_expect_eq(skipped, 0);
-    packed = open_size("cifar.pack", 16);
+    packed = open_set("cifar.pack", 16);
     expect_equal_sets(data, packed);
     struct data_facts of, in;
     data_facts(data, &of);
@@ -730,20 +686,20 @@ Test(pack, has_the_images_of_what_it_was_made_of)
     cr_expect_str_eq(in.augment, "crop-flip");
     data_close(data);
     data_close(packed);
-    EXPECT_OK(pack_check(in_folder("cifar.pack")));
+    EXPECT_OK(pack_check("cifar.pack"));
 }
 
 Test(pack, leaves_bad_images_out)
 {
     size_t skipped = 0;
     put_some_bad();
-    struct data *data = open_size("set", SIZE);
-    EXPECT_OK(pack_write(data, in_folder("some.pack"), &skipped));
+    struct data *data = open_set("set", SIZE);
+    EXPECT_OK(pack_write(data, "some.pack", &skipped));
     cr_expect_eq(skipped, BAD + 1);
-    struct data *packed = open_size("some.pack", SIZE);
+    struct data *packed = open_set("some.pack", SIZE);
     cr_expect_eq(data_train_count(packed), GOOD);
     cr_expect_eq(data_test_count(packed), 3);
-    EXPECT_OK(pack_check(in_folder("some.pack")));
+    EXPECT_OK(pack_check("some.pack"));
     data_close(data);
     data_close(packed);
 }
@@ -754,17 +710,17 @@ Test(pack, every_altered_byte_is_noticed)
     char *bytes = NULL;
     put_records("set/train.bin", 2, 2, 1);
     put_records("set/test.bin", 1, 2, 5);
-    struct data *data = open_size("set", SIZE);
-    EXPECT_OK(pack_write(data, in_folder("a.pack"), &skipped));
+    struct data *data = open_set("set", SIZE);
+    EXPECT_OK(pack_write(data, "a.pack", &skipped));
     data_close(data);
-    EXPECT_OK(file_read(in_folder("a.pack"), 100000, &bytes, &length));
+    EXPECT_OK(file_read("a.pack", 100000, &bytes, &length));
     for (size_t i = 0; i < length; i += i < 200 ? 1 : 97) {
         bytes[i] = (char)(bytes[i] ^ 0x10);
         put("b.pack", bytes, length);
         bytes[i] = (char)(bytes[i] ^ 0x10);
         if (i < 4096)
             expect_bad_set("b.pack", STATUS_FORMAT, "b.pack");
-        EXPECT_FAIL(STATUS_FORMAT, "b.pack", pack_check(in_folder("b.pack")));
+        EXPECT_FAIL(STATUS_FORMAT, "b.pack", pack_check("b.pack"));
     }
     put("b.pack", bytes, length - 1);
     expect_bad_set("b.pack", STATUS_FORMAT, "cut short");
@@ -783,14 +739,14 @@ Test(pack, a_pixel_that_was_altered_ends_training_with_its_image)
     int32_t label;
     put_records("set/train.bin", IMAGES, 2, 1);
     put_records("set/test.bin", 1, 2, 5);
-    struct data *data = open_size("set", 32);
-    EXPECT_OK(pack_write(data, in_folder("a.pack"), &skipped));
+    struct data *data = open_set("set", 32);
+    EXPECT_OK(pack_write(data, "a.pack", &skipped));
     data_close(data);
-    EXPECT_OK(file_read(in_folder("a.pack"), 100000, &bytes, &length));
+    EXPECT_OK(file_read("a.pack", 100000, &bytes, &length));
     bytes[length - (size_t)2 * 3072 + 1000] ^= 1; /* training image 3, before the test image */
     put("a.pack", bytes, length);
     free(bytes);
-    data = open_size("a.pack", 32);
+    data = open_set("a.pack", 32);
     const struct data_order order = {.seed = 1, .samples = IMAGES, .workers = 1, .batch = 1};
     for (uint64_t step = 0; step < IMAGES; step++) {
         enum status status = data_train_batch(data, &order, step, 0, image, &label);
@@ -800,27 +756,24 @@ Test(pack, a_pixel_that_was_altered_ends_training_with_its_image)
             cr_expect_not_null(strstr(status_message(), "a.pack: training image 3 is damaged"), "%s", status_message());
     }
     data_close(data);
-    EXPECT_FAIL(STATUS_FORMAT, "training image 3 is damaged", pack_check(in_folder("a.pack")));
+    EXPECT_FAIL(STATUS_FORMAT, "training image 3 is damaged", pack_check("a.pack"));
 }
 
 /* ---- choosing ---- */
 
-TestSuite(choosing, .init = setup, .fini = teardown);
+TestSuite(choosing, .init = enter_folder, .fini = leave_folder);
 
 Test(choosing, a_format_may_be_named)
 {
     struct data *data = NULL;
-    char words[500];
     put_folders();
     put_cifar10();
-    (void)snprintf(words, sizeof words, "folder:%s", in_folder("set"));
-    EXPECT_OK(data_open(&(struct data_request){.path = words, .image_size = 8}, &data));
+    EXPECT_OK(data_open(&(struct data_request){.path = "folder:set", .image_size = 8}, &data));
     cr_assert_not_null(data);
     cr_expect_str_eq(format_of(data), "folder");
     data_close(data);
-    (void)snprintf(words, sizeof words, "idx:%s", in_folder("set"));
     EXPECT_FAIL(STATUS_IO, "train-images-idx3-ubyte",
-                data_open(&(struct data_request){.path = words, .image_size = 8}, &data));
+                data_open(&(struct data_request){.path = "idx:set", .image_size = 8}, &data));
 }
 
 Test(choosing, without_a_path_nothing_is_read)

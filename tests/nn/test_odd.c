@@ -12,26 +12,13 @@
 #include "nn/data.h"
 #include "nn/data/tar_index.h"
 #include "tests/base/expect.h"
+#include "tests/base/folder.h"
 #include "tests/nn/support_golden.h"
 #include "tests/nn/support_images.h"
+#include "tests/nn/support_set.h"
+#include "tests/nn/support_tar.h"
 
-static char folder[] = "/tmp/chorale-odd-XXXXXX";
-
-static void setup(void)
-{
-    cr_assert_not_null(mkdtemp(folder));
-    cr_assert_eq(chdir(folder), 0);
-}
-
-static void teardown(void)
-{
-    char command[300];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    cr_expect_eq(chdir("/"), 0);
-    cr_expect_eq(system(command), 0);
-}
-
-TestSuite(odd, .init = setup, .fini = teardown);
+TestSuite(odd, .init = enter_folder, .fini = leave_folder);
 
 /* ---- the table ---- */
 
@@ -180,18 +167,6 @@ static void put(const char *path, enum content content)
 
 /* ---- folders ---- */
 
-static struct data *open_set(const char *words, int size)
-{
-    struct data *data = NULL;
-    const struct data_request request = {.path = words, .image_size = size, .seed = 5};
-    enum status status = data_open(&request, &data);
-    if (status == STATUS_UNAVAILABLE)
-        cr_skip_test("built without libjpeg-turbo");
-    cr_expect_eq(status, STATUS_OK, "%s", status_message());
-    cr_assert_not_null(data);
-    return data;
-}
-
 static const struct odd *odd_of(const struct data *data, bool test, size_t index)
 {
     struct text name = {0};
@@ -318,20 +293,9 @@ static size_t archived;
 static void add_entry(char type, const char *name, const void *bytes, size_t length)
 {
     uint8_t *header = archive + archived;
-    unsigned sum = 0;
     cr_assert_lt(archived + length + 2048, sizeof archive);
-    memset(header, 0, 512);
-    memcpy(header, name, strnlen(name, 100));
-    (void)snprintf((char *)header + 124, 12, "%011zo", length);
-    header[156] = (uint8_t)type;
-    memcpy(header + 257, "ustar", 6);
-    memset(header + 148, ' ', 8);
-    if (type == 'S')
-        header[482] = 1; /* one more block of the map */
-    for (int i = 0; i < 512; i++)
-        sum += header[i];
-    (void)snprintf((char *)header + 148, 8, "%06o", sum);
-    archived += 512;
+    tar_header(header, type, name, length);
+    archived += TAR_BLOCK;
     if (type == 'S') {
         memset(archive + archived, 0, 512);
         archived += 512;
