@@ -17,6 +17,7 @@
 #include "base/memory.h"
 #include "comm/fabric_internal.h"
 #include "comm/job.h"
+#include "comm/kernel_symbols.h"
 
 #define API_VERSION FI_VERSION(1, 17)
 #define ADDRESS_BYTES 256
@@ -53,7 +54,9 @@ enum status fabric_query(const char *provider, const char *source, struct fi_inf
 {
     struct fi_info *hints = NULL;
     TRY(hints_create(provider, &hints));
-    int rc = fi_getinfo(API_VERSION, source, NULL, source != NULL ? FI_SOURCE : 0, hints, list);
+    kernel_symbols_hide(true);
+    const int rc = fi_getinfo(API_VERSION, source, NULL, source != NULL ? FI_SOURCE : 0, hints, list);
+    kernel_symbols_hide(false);
     fi_freeinfo(hints);
     if (rc != 0)
         return fail(STATUS_UNAVAILABLE, "libfabric offers no provider %s here: %s: fi_info -l lists what there is",
