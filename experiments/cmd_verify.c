@@ -17,7 +17,8 @@ static const char head[] =
     "Proves from the ops alone that every contribution arrives exactly once, that nothing deadlocks, races or\n"
     "is finalised twice, on all cores. Says what the additions have, as no element's bits depend on timing: equal\n"
     "bits on all workers; the same order of additions for all elements; whole inputs (no partial sum travels).\n"
-    "Strategies: each distinct schedule of a period; auto: each that it takes for 4 bytes to 1 GiB.\n";
+    "Strategies: each distinct schedule of a period; auto: each that it takes for powers of two from 4 bytes to\n"
+    "1 GiB, and where it changes between two of them.\n";
 
 static const struct option options_table[] = {
     {.key = "allreduce", .repeats = true, .type = OPTION_SPEC, .default_text = "all", .help = "specs (chorale list)"},
@@ -115,27 +116,63 @@ static bool decides_anew(const struct shape *shape, struct text *decisions)
     return anew;
 }
 
-/* One that takes different schedules for different sizes: every distinct one for 4 bytes to 1 GiB. Two add up in two
- * orders. */
+/* One that takes different schedules for different sizes. Two add up in two orders. */
+struct sizes {
+    const struct spec *spec;
+    const struct layout *layout;
+    struct row *row;
+    struct text decisions; /* proved already */
+};
+
+/* What it takes for `count` elements, in words, is proved where it is new. */
+static enum status verify_size(struct sizes *sizes, size_t count, struct text *words)
+{
+    struct shape *shape = NULL;
+    enum status status = STATUS_OK;
+    const bool first = sizes->decisions.length == 0;
+    TRY(spec_shape(sizes->spec, sizes->layout, 0, count, &shape));
+    (void)shape_describe(shape, words);
+    if (decides_anew(shape, &sizes->decisions)) {
+        sizes->row->same_order &= first;
+        status = verify_one(shape, sizes->row);
+    }
+    shape_destroy(shape);
+    TRY(text_check(words));
+    return status < 0 ? status : text_check(&sizes->decisions);
+}
+
+/* Two sizes for which it takes different schedules may have a third between them: down to where one follows the other. */
+static enum status verify_between(struct sizes *sizes, size_t low, size_t high, const struct text *at_low,
+                                  const struct text *at_high)
+{
+    const size_t middle = low + (high - low) / 2;
+    struct text words = {0};
+    if (!sizes->row->ok || middle == low || strcmp(text_string(at_low), text_string(at_high)) == 0)
+        return STATUS_OK;
+    enum status status = verify_size(sizes, middle, &words);
+    if (status >= 0)
+        status = verify_between(sizes, low, middle, at_low, &words);
+    if (status >= 0)
+        status = verify_between(sizes, middle, high, &words, at_high);
+    text_release(&words);
+    return status;
+}
+
 static enum status verify_sizes(const struct spec *spec, const struct layout *layout, struct row *row)
 {
-    struct text decisions = {0};
+    struct sizes sizes = {.spec = spec, .layout = layout, .row = row};
+    struct text words[2] = {{0}, {0}}; /* of a power of two, and of the one before */
     enum status status = STATUS_OK;
     row->ok = true;
-    for (size_t count = 1; count <= (size_t)1 << 28 && row->ok && status >= 0; count *= 2) {
-        struct shape *shape = NULL;
-        TRY_TO(done, spec_shape(spec, layout, 0, count, &shape));
-        const bool first = decisions.length == 0;
-        if (decides_anew(shape, &decisions)) {
-            row->same_order &= first;
-            status = verify_one(shape, row);
-        }
-        shape_destroy(shape);
+    for (size_t count = 1, k = 0; count <= (size_t)1 << 28 && row->ok && status >= 0; count *= 2, k = 1 - k) {
+        text_clear(&words[k]);
+        status = verify_size(&sizes, count, &words[k]);
+        if (status >= 0 && count > 1)
+            status = verify_between(&sizes, count / 2, count, &words[1 - k], &words[k]);
     }
-    if (status >= 0)
-        status = text_check(&decisions);
-done:
-    text_release(&decisions);
+    text_release(&words[0]);
+    text_release(&words[1]);
+    text_release(&sizes.decisions);
     return status;
 }
 

@@ -305,6 +305,20 @@ Test(catalogue, strategies_are_proved_by_their_schedules)
     json_decref(document);
 }
 
+/* One-shot and naive send whole inputs; ring, which is quickest for 6 MiB alone, does not. */
+Test(catalogue, what_auto_takes_between_powers_of_two_is_proved)
+{
+    program_write("costs.csv", "allreduce,workers,bytes,time_us\n"
+                               "one-shot,4,4194304,10\none-shot,4,8388608,40\n"
+                               "ring,4,4194304,30\nring,4,6291456,15\nring,4,8388608,30\n"
+                               "naive,4,4194304,40\nnaive,4,8388608,20\n");
+    json_t *document = program_json("verify --allreduce=auto:costs=costs.csv -n 4 --json");
+    const json_t *result = json_array_get(json_object_get(document, "results"), 0);
+    cr_expect(json_is_true(json_object_get(result, "ok")));
+    cr_expect(json_is_false(json_object_get(result, "whole_inputs")));
+    json_decref(document);
+}
+
 /* ---- sim ---- */
 
 static void expect_simulated(const json_t *row, const json_t *list)
