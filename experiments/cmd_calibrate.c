@@ -30,6 +30,15 @@ struct rows {
     size_t count, capacity;
 };
 
+/* Whether what was timed is an allreduce whose elements travel as they are. */
+static bool is_plain(const json_t *row)
+{
+    const char *wire = json_string_value(json_object_get(row, "wire"));
+    const char *dtype = json_string_value(json_object_get(row, "dtype"));
+    return (wire == NULL || dtype == NULL || strcmp(wire, dtype) == 0) &&
+           !(json_number_value(json_object_get(row, "wrong")) > 0);
+}
+
 /* Rows that were measured, right, and within the sizes asked for. */
 static enum status take_rows(const json_t *document, size_t smallest, size_t largest, struct rows *rows)
 {
@@ -40,7 +49,8 @@ static enum status take_rows(const json_t *document, size_t smallest, size_t lar
         const char *name = json_string_value(json_object_get(row, "allreduce"));
         const json_t *time = json_object_get(row, "time_us");
         const json_int_t bytes = json_integer_value(json_object_get(row, "bytes"));
-        if (name == NULL || !json_is_number(time) || (size_t)bytes < smallest || (size_t)bytes > largest || bytes <= 0)
+        if (name == NULL || !json_is_number(time) || (size_t)bytes < smallest || (size_t)bytes > largest ||
+            bytes <= 0 || !is_plain(row))
             continue;
         void *memory = rows->row;
         TRY(memory_grow(&memory, &rows->capacity, rows->count + 1, sizeof *rows->row));

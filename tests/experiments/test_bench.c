@@ -715,3 +715,22 @@ Test(bench, what_was_measured_gives_a_platform_that_predicts)
                  number_of(json_array_get(rows, 0), "predicted_us"));
     json_decref(rows);
 }
+
+/* A hundred times as quick would be the wire's bandwidth, or nobody's. */
+Test(bench, a_platform_is_fitted_to_what_travels_as_it_is_and_is_right)
+{
+    static const char plain[] = "{\"allreduce\": \"ring\", \"workers\": 2, \"bytes\": 1000000, \"time_us\": 1000, "
+                                "\"dtype\": \"f32\", \"wire\": \"f32\", \"wrong\": 0}";
+    static const char other[] = "{\"allreduce\": \"ring\", \"workers\": 2, \"bytes\": 1000000, \"time_us\": 10, "
+                                "\"dtype\": \"f32\", \"wire\": \"%s\", \"wrong\": %d}";
+    char document[1024], rows[2][256];
+    struct outcome outcome;
+    snprintf(rows[0], sizeof rows[0], other, "f16", 0);
+    snprintf(rows[1], sizeof rows[1], other, "f32", 1);
+    snprintf(document, sizeof document, "{\"rows\": [%s, %s, %s]}", plain, rows[0], rows[1]);
+    program_write("bench.json", document);
+    program_run("calibrate --bench=bench.json", &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+    cr_expect(contains(outcome.out, "fitted to 1 rows") && contains(outcome.out, "latency=500us"), "%s", outcome.out);
+    outcome_release(&outcome);
+}
