@@ -57,8 +57,11 @@ def plan(options, counts, specs):
     return cells_of
 
 
+SOURCES = ("*.c", "*.h", "*.def", "*.cu", "*.cuh", "*.txt", "CMakePresets.json")  # what the program is made of
+
+
 def commit_of():
-    """The commit of this checkout, with a checksum of what is changed in it; unknown outside git."""
+    """The commit of this checkout, with a checksum of what is changed in it or new; unknown outside git."""
 
     def git(*words):
         command = ["git", "-c", "safe.directory=*", "-C", ROOT, *words]
@@ -68,7 +71,10 @@ def commit_of():
         if os.path.realpath(git("rev-parse", "--show-toplevel").decode().strip()) != os.path.realpath(ROOT):
             return "unknown"  # a copy without history inside another repository
         commit = git("rev-parse", "--short=12", "HEAD").decode().strip()
-        changes = git("diff", "HEAD", "--", "*.c", "*.h", "*.def", "*.txt", "CMakePresets.json")
+        changes = git("diff", "HEAD", "--", *SOURCES)
+        for path in git("ls-files", "--others", "--exclude-standard", "-z", "--", *SOURCES).split(b"\0")[:-1]:
+            with open(os.path.join(ROOT.encode(), path), "rb") as file:
+                changes += path + b"\0" + file.read()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{commit}+{zlib.crc32(changes):08x}" if changes else commit

@@ -101,6 +101,29 @@ timeout --foreground -s INT 4 "${sweep[@]}" --seed=2 2>"$folder/log" || code=$?
 holds "an interrupted sweep is interrupted or done" test "$code" -eq 130 -o "$code" -eq 124 -o "$code" -eq 0
 holds "the table is whole after an interrupt" table 'len(keys) == len(set(keys)) and all(row["reason"] is not None for row in rows)'
 
+# Whose rows are good: a file of the program that is new counts, too, and so does every change of it.
+commits() {
+    /usr/bin/python3 - <<'PYTHON'
+import importlib.util, os, subprocess, sys, tempfile
+sys.path.insert(0, "experiments/sweep")
+spec = importlib.util.spec_from_file_location("sweep", "experiments/sweep/__main__.py")
+sweep = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sweep)
+with tempfile.TemporaryDirectory() as sweep.ROOT:
+    def write(name, text):
+        with open(os.path.join(sweep.ROOT, name), "w", encoding="utf-8") as file:
+            file.write(text)
+        return sweep.commit_of()
+    git = ["git", "-C", sweep.ROOT, "-c", "user.name=test", "-c", "user.email=test@example.org"]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=first"], check=True)
+    clean = sweep.commit_of()
+    commits = [clean, write("mine.c", "one"), write("mine.c", "two"), write("mine.cu", "three")]
+    sys.exit(len(set(commits)) != 4 or write("notes.md", "four") != commits[-1])
+PYTHON
+}
+if command -v git >/dev/null; then holds "what is not the commit's own passes for it" commits; fi
+
 # Wrong usage: one line, exit 2.
 for words in --nmae=x --batch=0 --modes=dreamt --allreduce=rnig; do
     code=0
