@@ -251,6 +251,8 @@ static enum status check_op(const struct progression *p, const struct op *op)
         return malformed(p, op, "bad-op", "FENCE over unknown lanes");
     if ((op->flags & OP_FINAL) && op->kind != OP_RECV_REDUCE && op->kind != OP_REDUCE)
         return malformed(p, op, "bad-op", "FINAL on an op that reduces nothing");
+    if (op->weight != 1 && (op->kind == OP_SEND || op->kind == OP_RECV || op->kind == OP_COPY))
+        return malformed(p, op, "bad-op", "a weight on an op that moves what is there");
     if ((op->flags & OP_MORE) && !is_message(op->kind))
         return malformed(p, op, "bad-op", "MORE on an op that is no message");
     return check_joined(p, op);

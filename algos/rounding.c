@@ -110,7 +110,7 @@ static void copy_range(struct walk *w, const struct op *op)
     struct leaf *to = &w->leaf[leaf_index(w, &op->dst)];
     for (uint32_t i = 0; i < op->dst.chunks && i < op->src.chunks; i++) {
         to[i].pending = NONE;
-        to[i].rounded = from[i].rounded && op->weight == 1;
+        to[i].rounded = from[i].rounded;
         to[i].final = from[i].final;
         to[i].whole = op->dst;
     }

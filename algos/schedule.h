@@ -51,7 +51,7 @@ enum op_kind {
     OP_RECV,        /* peer -> dst                                                      */
     OP_RECV_REDUCE, /* dst = dst (+) weight * incoming                                  */
     OP_REDUCE,      /* dst = dst (+) weight * src; src and dst of equal size            */
-    OP_COPY,        /* dst = weight * src; equal size                                   */
+    OP_COPY,        /* dst = src; equal size                                            */
     OP_SCALE,       /* dst = weight * dst                                               */
     OP_WAIT,        /* what follows in this lane is ordered after what stands before in `wait_lane` with a round <=
                        `wait_round`, and after what that is ordered after */
@@ -72,7 +72,7 @@ struct op {
     uint16_t lanes;     /* FENCE: how many lanes                                     */
     int32_t peer;       /* SEND, RECV, RECV_REDUCE: rank in the team                 */
     struct range src, dst;
-    double weight;  /* 1 unless mixing                                           */
+    double weight;  /* 1 unless mixing, and then on RECV_REDUCE, REDUCE and SCALE */
     uint32_t round; /* the round it was emitted in; WAIT: see above (round <= its own round) */
     uint32_t wait_round;
 };

@@ -359,7 +359,7 @@ static void copy(const struct world *w, struct ref to, struct ref from, const st
 {
     *to.value = *from.value;
     to.value->round = op->round;
-    const bool weighted = w->scope->mixing && (op->kind == OP_COPY || op->kind == OP_SCALE);
+    const bool weighted = w->scope->mixing && op->kind == OP_SCALE;
     for (size_t i = 0; i < w->scope->words; i++) {
         to.members[i] = from.members[i];
         if (weighted)

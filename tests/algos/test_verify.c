@@ -306,6 +306,11 @@ TOY(one_gives_more, TOY_SEND(0, 0, 0, 1, 0, 1), TOY_SCALE(0, 0.75), TOY_MIX(0, 1
 TOY(sent_too_late, TOY_SCALE(0, 0.75), TOY_SEND(0, 0, 0, 1, 0, 1), TOY_MIX(0, 1, 0.25), TOY_SEND(1, 0, 0, 0, 0, 1),
     TOY_SCALE(1, 0.75), TOY_MIX(1, 0, 0.25));
 
+/* The same matrix, but of an op that no worker weights. */
+TOY(weighted_copy, TOY_SEND(0, 0, 0, 1, 0, 1),
+    {0, {.kind = OP_COPY, .peer = -1, .src = TOY_LEAVES(0, 1), .dst = TOY_LEAVES(0, 1), .weight = 0.75}},
+    TOY_MIX(0, 1, 0.25), TOY_SEND(1, 0, 0, 0, 0, 1), TOY_SCALE(1, 0.75), TOY_MIX(1, 0, 0.25));
+
 static void expect_mixing(struct toy *toy, enum fault fault)
 {
     struct shape shape = toy_shape(toy, 2, 1, 1);
@@ -323,6 +328,7 @@ Test(verify, finds_rows_and_columns_that_do_not_sum_to_one)
     expect_mixing(&row_of_more, FAULT_WEIGHTS);
     expect_mixing(&one_gives_more, FAULT_WEIGHTS);
     expect_mixing(&sent_too_late, FAULT_WEIGHTS);
+    expect_mixing(&weighted_copy, FAULT_BAD_OP);
 }
 
 /* ---- large teams ---- */
