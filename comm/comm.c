@@ -649,7 +649,7 @@ enum status comm_progress(struct comm *comm, bool *moved)
 
 enum status comm_drive(struct comm *comm)
 {
-    bool moved = comm->active > 0 && !comm->has_thread;
+    bool moved = !comm->has_thread && comm->active > 0;
     while (moved)
         TRY(comm_progress(comm, &moved));
     return STATUS_OK;

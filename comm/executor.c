@@ -272,7 +272,10 @@ static enum status add_reduce(struct collective *c, struct chain *chain, const s
         task_remove(&c->lent, task);
     if (task->loose)
         loose_remove(comm, task);
-    return chain_add(c, chain, action, task->data, task);
+    const enum status status = chain_add(c, chain, action, task->data, task);
+    if (status < 0)
+        task_give(comm, task);
+    return status;
 }
 
 static enum status do_local(struct collective *c, struct chain *chain, const struct action *action)

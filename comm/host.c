@@ -131,13 +131,16 @@ static uint64_t room_in(const char *limit_path, const char *used_path, const cha
 
 uint64_t host_memory_available(void)
 {
-    const uint64_t host = number_in("/proc/meminfo", "MemAvailable:", 1024, 0);
+    const uint64_t host = number_in("/proc/meminfo", "MemAvailable:", 1024, UINT64_MAX);
     uint64_t room = room_in("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat",
                             "inactive_file ");
     if (room == UINT64_MAX)
         room = room_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
                        "/sys/fs/cgroup/memory/memory.stat", "total_inactive_file ");
-    return room < host ? room : host;
+    const uint64_t least = room < host ? room : host;
+    if (least == UINT64_MAX)
+        return 0;
+    return least > 0 ? least : 1; /* nothing is left, which is known */
 }
 
 /* ---- CPUs ---- */
