@@ -153,6 +153,7 @@ struct exchanges {
     struct team *sums_team; /* NULL: no sums are wanted */
     struct sums *sums;      /* of each size that was wanted so far */
     size_t sums_made, sums_capacity;
+    bool lost; /* a mean has failed: its vector may still be written */
     struct device_clock clock;
     struct exchange_tally tally;
     uint64_t finished_ns; /* of the latest line that was waited for */
@@ -773,7 +774,7 @@ struct exchanger exchanges_exchanger(struct exchanges *exchanges)
 
 bool exchanges_under_way(const struct exchanges *exchanges)
 {
-    return exchanges->runs > 0;
+    return exchanges->runs > 0 || exchanges->lost;
 }
 
 /* ---- going on after a restart ---- */
@@ -962,6 +963,7 @@ enum status exchanges_mean(struct exchanges *exchanges, const char *what, float 
     enum status status = collective_start(line.collective, vector, vector);
     if (status >= 0)
         status = collective_wait(line.collective);
+    exchanges->lost = exchanges->lost || status < 0;
     release_line(exchanges, &line);
     return status;
 }

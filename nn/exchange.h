@@ -79,6 +79,7 @@ enum status exchange_can_overlap(const struct spec *spec) MUST_CHECK;
 enum status exchanges_watch(struct exchanges *exchanges, uint64_t step, float *vector,
                             struct gradient_watch *watch) MUST_CHECK;
 
+/* Vectors may still be read and written, also by what has failed. */
 bool exchanges_under_way(const struct exchanges *exchanges);
 
 /* ---- going on after a restart ---- */

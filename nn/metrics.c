@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/memory.h"
+#include "nn/checkpoint.h"
 
 enum { PENDING_MOST = 64, APART_LEAST = 16, FOLDERS_MOST = 10000 };
 #define GATHER_EVERY_S 1.0
@@ -51,11 +52,26 @@ static enum status fresh_folder(struct text *folder)
     return fail(STATUS_IO, "results: %d runs of %.10s are there: give --out=FOLDER", FOLDERS_MOST, date);
 }
 
+/* What a run leaves; checkpoints may be alone where it was killed while it took its earlier rows over. */
+static bool holds_run(const char *folder, struct text *path)
+{
+    uint64_t *steps = NULL;
+    size_t checkpoints = 0;
+    if (has_content(file_in(folder, "summary.json", path)) || has_content(file_in(folder, "metrics.jsonl", path)))
+        return true;
+    if (checkpoint_list(folder, &steps, &checkpoints) < 0 || checkpoints == 0)
+        return false;
+    text_clear(path);
+    checkpoint_path(folder, steps[0], -1, path);
+    free(steps);
+    return true;
+}
+
 static enum status holds_no_run(const char *folder)
 {
     struct text path = {0};
     enum status status = STATUS_OK;
-    if (has_content(file_in(folder, "summary.json", &path)) || has_content(file_in(folder, "metrics.jsonl", &path)))
+    if (holds_run(folder, &path))
         status =
             fail(STATUS_REFUSED, "--out=%s: it holds a run (%s): give another folder, or --resume to go on with it",
                  folder, text_string(&path));

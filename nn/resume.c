@@ -10,6 +10,7 @@
 
 #include "base/memory.h"
 #include "nn/checkpoint.h"
+#include "nn/settings.h"
 
 enum { KEPT = 2, ROW_DOUBLES = sizeof(struct step_row) / sizeof(double), GATHER_MOST = 1 << 16 };
 
@@ -78,108 +79,6 @@ static enum status first_failure(struct trainer *trainer, enum status status, co
 }
 
 /* ---- what must agree ---- */
-
-static void add(json_t *settings, const char *key, struct text *value)
-{
-    (void)json_object_set_new(settings, key,
-                              json_string(text_string(value))); /* a missing one is noticed by its reader */
-    text_release(value);
-}
-
-static void add_word(json_t *settings, const char *key, const char *word)
-{
-    (void)json_object_set_new(settings, key, json_string(word));
-}
-
-static void add_number(json_t *settings, const char *key, double value)
-{
-    struct text text = {0};
-    text_add_real(&text, value, 17);
-    add(settings, key, &text);
-}
-
-static void add_hash(json_t *settings, const char *key, uint64_t hash)
-{
-    struct text text = {0};
-    text_addf(&text, "%016llx", (unsigned long long)hash);
-    add(settings, key, &text);
-}
-
-static void add_spec(json_t *settings, const struct trainer *trainer)
-{
-    const struct train_request *request = trainer->request;
-    struct text spec = {0}, nodes = {0}, wire = {0};
-    uint64_t hash = 0;
-    spec_canonical(request->spec, &spec);
-    add(settings, "allreduce", &spec);
-    if (spec_files_hash(request->spec, &hash))
-        add_hash(settings, "allreduce: contents of its files", hash);
-    layout_describe(request->layout, &nodes);
-    add(settings, "nodes", &nodes);
-    if (wire_format_changes(request->wire, DTYPE_F32))
-        wire_format_canonical(request->wire, &wire);
-    else
-        text_add(&wire, "f32");
-    add(settings, "wire", &wire);
-    struct text bucket = {0};
-    if (trainer->bucket == BUCKET_TENSOR)
-        text_add(&bucket, "tensor");
-    else
-        text_addf(&bucket, "%zu", trainer->bucket);
-    add(settings, "bucket", &bucket);
-}
-
-static void add_optimizer(json_t *settings, const struct optimizer_settings *optimizer)
-{
-    add_word(settings, "optimizer", update_rule_name(optimizer->rule));
-    add_number(settings, "momentum", optimizer->momentum);
-    add_number(settings, "weight-decay", optimizer->weight_decay);
-    add_number(settings, "norm-weight-decay", optimizer->norm_decay);
-    add_number(settings, "bias-weight-decay", optimizer->bias_decay);
-    add_number(settings, "clip", optimizer->clip);
-}
-
-/* Option by option, as text: all that changes the result, but for what depends on the number of workers. NULL: no memory. */
-static json_t *settings_of(const struct trainer *trainer)
-{
-    const struct train_request *request = trainer->request;
-    json_t *settings = json_object();
-    struct data_facts facts;
-    data_facts(trainer->data, &facts);
-    add_spec(settings, trainer);
-    add_word(settings, "model", trainer->model->name);
-    add_number(settings, "image-size", trainer->model->image_size);
-    add_hash(settings, "data", facts.hash);
-    add_hash(settings, "data: some of its images", trainer->contents);
-    add_word(settings, "augment", facts.augment);
-    add_word(settings, "shard", data_shard_name(request->shard));
-    add_word(settings, "last", request->keep_last ? "keep" : "drop");
-    add_number(settings, "batch", request->batch);
-    add_number(settings, "seed", (double)request->seed);
-    add_word(settings, "bn",
-             request->norms == NORMS_SYNC    ? "sync"
-             : request->norms == NORMS_LOCAL ? "local"
-                                             : "averaged");
-    add_number(settings, "lr", request->lr);
-    add_number(settings, "lr-batch", (double)request->lr_images);
-    add_word(settings, "lr-schedule", rate_schedule_name(request->schedule));
-    add_number(settings, "lr-end", request->lr_end);
-    add_number(settings, "lr-power", request->lr_power);
-    add_number(settings, "decay-factor", request->decay_factor);
-    add_word(settings, "decay-epochs", request->decay_epochs != NULL ? request->decay_epochs : "the usual ones");
-    add_number(settings, "epochs", request->steps > 0 ? 0 : request->epochs);
-    add_number(settings, "warmup-lr", request->warmup_lr);
-    add_word(settings, "zero-gamma", request->zero_gamma ? "yes" : "no");
-    add_optimizer(settings, &request->optimizer);
-    add_number(settings, "warmup-steps", (double)request->warmup_steps);
-    add_number(settings, "warmup-epochs", request->warmup_epochs);
-    add_number(settings, "label-smoothing", request->label_smoothing);
-    add_word(settings, "device", request->backend->name);
-    add_word(settings, "precision", precision_name(request->precision));
-    add_number(settings, "loss-scale", request->loss_scale > 0 ? (double)request->loss_scale : 1);
-    add_word(settings, "convolutions", request->legacy ? "legacy" : "graph");
-    return settings;
-}
 
 /* With as many workers the steps at which the rate changes are compared (compare_milestones()), else what they follow from. */
 static bool may_differ(const struct trainer *trainer, const char *key)
@@ -697,6 +596,12 @@ static void restore_sums(struct trainer *trainer)
                                   .worst = json_number_value(json_object_get(sums, "wire_error"))};
 }
 
+/* Samples of its epoch that the run before had given, by its own batches; 0: an epoch had just ended. */
+static json_int_t resumed_position(const struct resumed *resumed)
+{
+    return json_integer_value(json_object_get(checkpoint_header(resumed->main), "position"));
+}
+
 static void say_changes(struct trainer *trainer)
 {
     const struct resumed *resumed = trainer->resumed;
@@ -731,7 +636,7 @@ enum status resume_restore(struct trainer *trainer)
     TRY(restore_statistics(trainer));
     TRY(restore_feedback(trainer));
     restore_sums(trainer);
-    trainer->averaged = data_order_place(&trainer->order, trainer->first).batch == 0; /* it was kept after that */
+    trainer->averaged = resumed_position(trainer->resumed) == 0; /* it was kept after that */
     say_changes(trainer);
     return STATUS_OK;
 }

@@ -175,11 +175,6 @@ static json_t *bucket_json(size_t bucket)
     return bucket == BUCKET_TENSOR ? json_string("tensor") : json_integer((json_int_t)bucket);
 }
 
-static json_t *text_json(const char *text)
-{
-    return text != NULL ? json_string(text) : json_null();
-}
-
 /* Of the files that the spec names. */
 static json_t *files_hash_json(const struct spec *spec)
 {
@@ -301,17 +296,18 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
     spec_canonical(request->spec, &spec);
     layout_describe(request->layout, &nodes);
     json_t *object = json_pack(
-        "{ss si ss ss sI sI so so so so sI si si si sI so sb ss ss ss sI si ss ss si}", "allreduce", text_string(&spec),
-        "workers", job_size(request->job), "device", request->backend->name, "model", trainer->model->name, "steps",
-        (json_int_t)trainer->steps, "parameters", (json_int_t)trainer->model->parameters, "epochs",
-        json_number(data_order_epochs(&trainer->order, trainer->steps)), "lr", json_number(request->lr), "momentum",
-        json_number(request->optimizer.momentum), "weight_decay", json_number(request->optimizer.weight_decay),
-        "warmup_steps", (json_int_t)trainer->rate.warmup, "batch", request->batch, "threads", request->threads,
-        "image_size", trainer->model->image_size, "global_batch", (json_int_t)trainer->rate.global_batch,
-        "bucket_bytes", bucket_json(trainer->bucket), "exact", trainer->exact, "batch_norm_statistics",
-        norms_name(trainer), "nodes", text_string(&nodes), "transport", comm_transport(request->comm), "segment",
-        (json_int_t)comm_segment(request->comm), "window", (int)comm_window(request->comm), "host",
-        job_host(request->job), "started", trainer->started, "timing_skip", (int)skip);
+        "{so si ss ss sI sI so so so so sI si si si sI so sb ss ss ss sI si ss ss si}", "allreduce",
+        json_name(text_string(&spec)), "workers", job_size(request->job), "device", request->backend->name, "model",
+        trainer->model->name, "steps", (json_int_t)trainer->steps, "parameters", (json_int_t)trainer->model->parameters,
+        "epochs", json_number(data_order_epochs(&trainer->order, trainer->steps)), "lr", json_number(request->lr),
+        "momentum", json_number(request->optimizer.momentum), "weight_decay",
+        json_number(request->optimizer.weight_decay), "warmup_steps", (json_int_t)trainer->rate.warmup, "batch",
+        request->batch, "threads", request->threads, "image_size", trainer->model->image_size, "global_batch",
+        (json_int_t)trainer->rate.global_batch, "bucket_bytes", bucket_json(trainer->bucket), "exact", trainer->exact,
+        "batch_norm_statistics", norms_name(trainer), "nodes", text_string(&nodes), "transport",
+        comm_transport(request->comm), "segment", (json_int_t)comm_segment(request->comm), "window",
+        (int)comm_window(request->comm), "host", job_host(request->job), "started", trainer->started, "timing_skip",
+        (int)skip);
     text_release(&spec);
     text_release(&nodes);
     const char *mode = request->backend == &backend_replay ? "replayed" : "measured";
@@ -330,11 +326,11 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
          json_object_set_new(object, "bias_weight_decay", json_number(request->optimizer.bias_decay)) != 0 ||
          json_object_set_new(object, "clip", clip_json(request->optimizer.clip)) != 0 ||
          json_object_set_new(object, "zero_gamma", json_boolean(request->zero_gamma)) != 0 ||
-         json_object_set_new(object, "recipe", text_json(request->recipe)) != 0 ||
+         json_object_set_new(object, "recipe", json_name(request->recipe)) != 0 ||
          json_object_set_new(object, "label_smoothing", json_number(request->label_smoothing)) != 0 ||
          json_object_set_new(object, "workers_per_card", sharers_json(trainer)) != 0 ||
          json_object_set_new(object, "deterministic", json_boolean(request->deterministic)) != 0 ||
-         json_object_set_new(object, "decided", text_json(decided)) != 0 ||
+         json_object_set_new(object, "decided", json_name(decided)) != 0 ||
          (request->placement != NULL && json_object_set(object, "placement", request->placement) != 0) ||
          json_object_set_new(object, "resumed_at", resumed_json(trainer)) != 0 || add_shares(trainer, object) < 0 ||
          json_object_set_new(object, "wire", wire_json(request->wire)) != 0 ||

@@ -14,10 +14,10 @@
 #include "base/memory.h"
 #include "nn/replay/replay.h"
 #include "nn/resume.h"
+#include "nn/settings.h"
 #include "nn/trainer.h"
 
 enum { REPLAY_SAMPLES = 60000 };
-#define DEFAULT_MODEL "resnet50"
 
 /* ---- opening ---- */
 
@@ -47,7 +47,7 @@ static enum status make_model(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
     if (request->profile == NULL) {
-        const char *name = request->model != NULL ? request->model : DEFAULT_MODEL;
+        const char *name = request->model != NULL ? request->model : TRAIN_MODEL;
         const struct data_request data = {.path = request->data,
                                           .image_size = request->image_size,
                                           .seed = request->seed,
@@ -425,6 +425,7 @@ static enum status trainer_open(const struct train_request *request, struct trai
     if (job_rank(request->job) == 0) /* before anything that takes time */
         TRY(open_folder(trainer));
     TRY(share_folder(trainer));
+    TRY(settings_agree(trainer));
     TRY(make_model(trainer));
     TRY(make_order(trainer));
     TRY(resume_find(trainer));

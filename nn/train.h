@@ -100,6 +100,8 @@ struct train_start {
     const char *decided; /* by the schedules, exchanges_describe(); NULL: nothing */
 };
 
+#define TRAIN_MODEL "resnet50"
+
 struct train_request {
     struct job *job;
     struct comm *comm;
@@ -118,7 +120,7 @@ struct train_request {
     double label_smoothing;
 
     const char *profile; /* replay: path; else NULL                 */
-    const char *model;   /* NULL: the profile's, else resnet50      */
+    const char *model;   /* NULL: the profile's, else TRAIN_MODEL   */
     const char *data;    /* data.h tells what; NULL = Debian's Fashion-MNIST */
     enum data_augment augment;
     enum data_shard shard;

@@ -468,6 +468,31 @@ Test(bootstrap, wrong_usage_of_one_worker_is_its_own)
     outcome_release(&outcome);
 }
 
+Test(bootstrap, an_option_that_one_worker_lacks_is_told)
+{
+    static const struct {
+        const char *option, *told;
+    } unlike[] = {{"--allreduce=gossip", "--allreduce=ring of rank 0, gossip of rank 1"},
+                  {"--lr=0.5", "--lr=0.1 of rank 0, 0.5 of rank 1"},
+                  {"--shard=fixed", "--shard=global of rank 0, fixed of rank 1"},
+                  {"--label-smoothing=0.5", "--label-smoothing=0 of rank 0, 0.5 of rank 1"},
+                  {"--steps=3", "--steps=2 of rank 0, 3 of rank 1"},
+                  {"--checkpoint=1", "--checkpoint=never of rank 0, 1 of rank 1"}};
+    for (size_t k = 0; k < sizeof unlike / sizeof *unlike; k++) {
+        struct outcome outcome;
+        char script[SCRIPT_BYTES];
+        snprintf(script, sizeof script,
+                 "exec \"$CHORALE\" run -n 3 -- sh -c 'test $RANK = 1 && unlike=%s; exec \"$CHORALE\" " TRAIN
+                 "--steps=2 $unlike'",
+                 unlike[k].option);
+        script_run(script, &outcome);
+        cr_expect_eq(outcome.exit_code, 1);
+        expect_one_line(&outcome, unlike[k].option);
+        cr_expect(contains(outcome.err, unlike[k].told), "%s", outcome.err);
+        outcome_release(&outcome);
+    }
+}
+
 Test(bootstrap, an_allocation_is_no_hindrance_to_who_says_how_many)
 {
     struct outcome outcome;

@@ -270,6 +270,15 @@ Test(resume, a_run_that_ended_without_a_checkpoint_is_not_overwritten)
     free(after);
 }
 
+Test(resume, checkpoints_alone_are_a_run_that_is_not_overwritten)
+{
+    train_silently(words("-n 2" SMALL " --eval=never --steps=2 --out=run"));
+    cr_assert_eq(unlink("run/summary.json"), 0);
+    cr_assert_eq(unlink("run/metrics.jsonl"), 0);
+    expect_wrong(words("-n 2" SMALL " --eval=never --steps=1 --out=run"), 2, "run/checkpoint-000000002");
+    free(train(words("-n 2" SMALL " --eval=never --steps=4 --out=run --resume")));
+}
+
 /* Wherever it is killed, a good checkpoint is there (or none yet), and it goes on. */
 Test(resume, killed_at_random_moments_it_always_goes_on)
 {
@@ -504,6 +513,16 @@ Test(resume, evaluation_has_the_same_bits_on_any_number_of_workers)
         free(folder);
     }
     json_decref(whole);
+}
+
+/* Its statistics are still each worker's own. */
+Test(resume, what_was_kept_within_an_epoch_may_end_there_with_change_workers)
+{
+    train_silently(words("-n 2" SMALL " --eval=end --steps=3 --out=run"));
+    free(train(words("-n 2" SMALL " --eval=end --steps=3 --out=run --resume --change-workers")));
+    json_t *summary = summary_of("run");
+    cr_expect_eq(integer_of(summary, "resumed_at"), 3);
+    json_decref(summary);
 }
 
 /* As many images a step: the same samples in the same order, and nearly the same numbers. */
