@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -69,8 +70,23 @@ long folder_number(const char *folder, int rank, const char *suffix)
     return number;
 }
 
+/* Signals are not ignored or blocked, as nohup and shells leave them; when the test ends, so does the job. */
+static bool begin_afresh(pid_t test)
+{
+    sigset_t none;
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = SIG_DFL;
+    for (int number = 1; number < 32; number++)
+        (void)sigaction(number, &action, NULL);
+    sigemptyset(&none);
+    return sigprocmask(SIG_SETMASK, &none, NULL) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 &&
+           getppid() == test;
+}
+
 bool background_start(struct background *background, const struct launch_request *request)
 {
+    const pid_t test = getpid();
     int ends[2];
     if (pipe(ends) != 0)
         return false;
@@ -81,6 +97,8 @@ bool background_start(struct background *background, const struct launch_request
         struct outcome outcome;
         if (background->unwanted > 0)
             close(background->unwanted);
+        if (!begin_afresh(test))
+            _exit(98);
         memset(&outcome, 0, sizeof outcome);
         outcome.status = launch_local(request, &outcome.result);
         (void)snprintf(outcome.why, sizeof outcome.why, "%s", status_message());

@@ -883,13 +883,51 @@ Test(executor, deadline_says_what)
     shape_destroy(shape);
 }
 
-static void *late_worker(void *collective)
+/* Worker 1 starts `late` s after worker 0. */
+struct late_worker {
+    struct collective *collective;
+    double late;
+    enum status status;
+};
+
+static void *late_worker(void *context)
 {
     static float data[100];
-    clock_sleep_ns(600000000);
-    if (collective_start(collective, data, data) < 0 || collective_wait(collective) < 0)
-        return collective;
+    struct late_worker *worker = context;
+    clock_sleep_ns((uint64_t)(worker->late * 1e9));
+    worker->status = collective_start(worker->collective, data, data);
+    if (worker->status >= 0)
+        worker->status = collective_wait(worker->collective);
     return NULL;
+}
+
+/* Worker 0 computes for longer than the deadline, and then waits for half as long. False: on a loaded machine that was no
+ * half, and it waited in vain. */
+static bool compute_beyond(double deadline, bool progress_thread, const struct shape *shape)
+{
+    struct transport *transports[2];
+    struct crank crank = {.workers = 2};
+    struct collective *c[2];
+    float data[100] = {0};
+    pthread_t thread;
+    EXPECT_OK(loopback_open(2, LOOPBACK_IN_ORDER, 1, transports));
+    for (int r = 0; r < 2; r++) {
+        const struct comm_request request = {
+            .transport = transports[r], .deadline = deadline, .progress_thread = progress_thread};
+        EXPECT_OK(comm_open(&request, &crank.comm[r]));
+        make(&crank, r, shape, "ring", 100, DTYPE_F32, &c[r]);
+    }
+    struct late_worker late = {.collective = c[1], .late = 1.5 * deadline};
+    EXPECT_OK(collective_start(c[0], data, data));
+    cr_assert_eq(pthread_create(&thread, NULL, late_worker, &late), 0);
+    clock_sleep_ns((uint64_t)(1.25 * deadline * 1e9));
+    const enum status status = collective_wait(c[0]);
+    pthread_join(thread, NULL);
+    cr_assert(status == STATUS_OK || status == STATUS_TIMEOUT, "%s", status_message());
+    collective_destroy(c[0]);
+    collective_destroy(c[1]);
+    crank_close(&crank);
+    return status == STATUS_OK && late.status == STATUS_OK;
 }
 
 /* The deadline is one of waiting: not of computing between start and wait, with a progress thread or without. */
@@ -897,28 +935,10 @@ Test(executor, deadline_leaves_computing_alone)
 {
     struct shape *shape = flat_shape("ring", 2);
     for (int threads = 0; threads < 2; threads++) {
-        struct transport *transports[2];
-        struct crank crank = {.workers = 2};
-        struct collective *c[2];
-        float data[100] = {0};
-        pthread_t late;
-        void *failed = NULL;
-        EXPECT_OK(loopback_open(2, LOOPBACK_IN_ORDER, 1, transports));
-        for (int r = 0; r < 2; r++) {
-            const struct comm_request request = {
-                .transport = transports[r], .deadline = 0.4, .progress_thread = threads > 0};
-            EXPECT_OK(comm_open(&request, &crank.comm[r]));
-            make(&crank, r, shape, "ring", 100, DTYPE_F32, &c[r]);
-        }
-        EXPECT_OK(collective_start(c[0], data, data));
-        cr_assert_eq(pthread_create(&late, NULL, late_worker, c[1]), 0);
-        clock_sleep_ns(500000000);
-        EXPECT_OK(collective_wait(c[0]));
-        pthread_join(late, &failed);
-        cr_assert_null(failed);
-        collective_destroy(c[0]);
-        collective_destroy(c[1]);
-        crank_close(&crank);
+        bool waited = false;
+        for (double deadline = 0.4; !waited && deadline < 10; deadline *= 4)
+            waited = compute_beyond(deadline, threads > 0, shape);
+        cr_expect(waited, "%d threads: %s", threads, status_message());
     }
     shape_destroy(shape);
 }

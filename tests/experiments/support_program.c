@@ -16,7 +16,7 @@
 #include "base/file.h"
 #include "base/text.h"
 
-#define LIMIT 120.0 /* seconds: ends a hang, no promise */
+#define LIMIT 280.0 /* seconds: ends a hang, no promise */
 
 /* ---- the folder ---- */
 
@@ -263,11 +263,25 @@ bool shared_memory_left(long pid)
 
 /* ---- running ---- */
 
+/* None is ignored or blocked, as nohup and shells leave them. */
+static bool signals_by_default(void)
+{
+    sigset_t none;
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = SIG_DFL;
+    for (int number = 1; number < 32; number++)
+        (void)sigaction(number, &action, NULL);
+    sigemptyset(&none);
+    return sigprocmask(SIG_SETMASK, &none, NULL) == 0;
+}
+
 /* The child: only what may be called after fork(). */
 static void become(const char *script, int in, int out, int err)
 {
     char *words[] = {(char *)(size_t) "sh", (char *)(size_t) "-c", (char *)(size_t)script, NULL};
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && dup2(in, 0) == 0 && dup2(out, 1) == 1 && dup2(err, 2) == 2)
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && signals_by_default() && dup2(in, 0) == 0 &&
+        dup2(out, 1) == 1 && dup2(err, 2) == 2)
         execv("/bin/sh", words);
     _exit(126);
 }

@@ -39,6 +39,17 @@ struct outcome {
 void program_start(struct program *program, const char *words);
 /* A shell script; "$CHORALE" is the program. */
 void program_start_script(struct program *program, const char *script);
+/* Sets PORT to one that is free, as the next one is (torchrun's agent takes the first), and that the kernel gives to nobody
+ * meanwhile. */
+#define FREE_PORT                                                                                                      \
+    "PORT=$(/usr/bin/python3 -c 'import random, socket\n"                                                              \
+    "while True:\n"                                                                                                    \
+    "    port = random.randrange(10000, 32000)\n"                                                                      \
+    "    try:\n"                                                                                                       \
+    "        for p in port, port + 1: socket.socket().bind((\"\", p))\n"                                               \
+    "        break\n"                                                                                                  \
+    "    except OSError: pass\n"                                                                                       \
+    "print(port)')"
 /* Until it ends, or for `limit` seconds: then it is ended with all that it has started. Release the outcome. */
 void program_wait(struct program *program, double limit, struct outcome *outcome);
 void outcome_release(struct outcome *outcome);

@@ -175,8 +175,8 @@ Test(placement, nodes_are_what_shares_memory)
 Test(placement, wrong_local_ranks_are_counted_anew)
 {
     struct outcome outcome;
-    script_run("export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) LOCAL_RANK=0\n"
-               "RANK=1 \"$CHORALE\" " BENCH " & RANK=0 \"$CHORALE\" " BENCH "; code=$?; wait; exit $code",
+    script_run(FREE_PORT "; export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT LOCAL_RANK=0\n"
+                         "RANK=1 \"$CHORALE\" " BENCH " & RANK=0 \"$CHORALE\" " BENCH "; code=$?; wait; exit $code",
                &outcome);
     cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
     cr_expect(contains(outcome.err, "ranks 0 and 1 are on one machine and both have the local rank 0"), "%s",

@@ -69,17 +69,21 @@ Test(replay, sleeps_for_the_profiles_times)
     EXPECT_OK(replay_model(path, &model));
     cr_assert_not_null(model);
     struct backend *backend = open_replay(model, 4); /* 20 + 4 * 5 ms */
-    double cpu = processor_seconds(), start = clock_seconds();
-    for (int step = 0; step < 5; step++) {
+    /* A crowded machine wakes late, but not each time. */
+    double best = INFINITY, least = INFINITY;
+    for (int step = 0; step < 5 || (step < 200 && (best > 0.06 || least > 0.004)); step++) {
+        const double cpu = processor_seconds(), start = clock_seconds();
         result = one_step(backend, gradients);
+        const double took = clock_seconds() - start;
+        best = fmin(best, took);
+        least = fmin(least, processor_seconds() - cpu);
+        cr_expect_geq(took, 0.0398, "%f s", took);
         cr_expect_geq(result.forward_s, 0.0199);
         cr_expect_geq(result.forward_s + result.backward_s, 0.0399);
         cr_expect_eq(result.loss, 0);
     }
-    double took = clock_seconds() - start;
-    cr_expect_geq(took, 0.199, "%f s", took);
-    cr_expect_lt(took, 2.0, "%f s", took); /* a crowded machine wakes late */
-    cr_expect_lt(processor_seconds() - cpu, 0.02, "it sleeps");
+    cr_expect_leq(best, 0.06);
+    cr_expect_leq(least, 0.004, "it sleeps");
     backend_replay.close(backend);
     model_destroy(model);
 }
