@@ -145,7 +145,8 @@ class Sweep:
         return row
 
     def after_baseline(self, planned, baseline):
-        """Rows that depend on the baseline: those for 1 worker repeat it, the others' efficiency refers to it."""
+        """Rows that depend on the baseline: those for 1 worker repeat it, the others' efficiency refers to it; not that of
+        rows that another commit has left, which stand against the baseline of theirs."""
         row = self.table.by_key[self.settings.key(baseline)]
         for cell in planned:
             if cell.mode == baseline.mode and self.shared(cell):
@@ -153,7 +154,8 @@ class Sweep:
                 if self.table.by_key.get(repeated["key"]) != repeated:
                     self.table.put(repeated)
         for key, old in list(self.table.by_key.items()):
-            if old["baseline"].endswith(f"key={row['key']}") and self.with_efficiency(old) != old:
+            refers = old["baseline"].endswith(f"key={row['key']}") and old["commit"] == row["commit"]
+            if refers and self.with_efficiency(old) != old:
                 self.table.by_key[key] = self.with_efficiency(old)
                 self.table.rewrite()
 

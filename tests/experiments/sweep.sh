@@ -104,7 +104,7 @@ holds "the table is whole after an interrupt" table 'len(keys) == len(set(keys))
 # Whose rows are good: a file of the program that is new counts, too, and so does every change of it.
 commits() {
     /usr/bin/python3 - <<'PYTHON'
-import importlib.util, os, subprocess, sys, tempfile
+import importlib.util, os, subprocess, sys, tempfile, types
 sys.path.insert(0, "experiments/sweep")
 spec = importlib.util.spec_from_file_location("sweep", "experiments/sweep/__main__.py")
 sweep = importlib.util.module_from_spec(spec)
@@ -119,7 +119,18 @@ with tempfile.TemporaryDirectory() as sweep.ROOT:
     subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=first"], check=True)
     clean = sweep.commit_of()
     commits = [clean, write("mine.c", "one"), write("mine.c", "two"), write("mine.cu", "three")]
-    sys.exit(len(set(commits)) != 4 or write("notes.md", "four") != commits[-1])
+    counted = len(set(commits)) == 4 and write("notes.md", "four") == commits[-1]
+
+# A baseline of another commit than a row's says nothing of the row.
+def row(key, commit, rate, efficiency):
+    return {"key": key, "workers": "2", "images_per_s": rate, "status": "ok", "commit": commit, "baseline": "1 worker, key=base",
+            "efficiency": efficiency}
+rows = {"base": row("base", "new", "200", "1"), "old": row("old", "old", "180", "0.9"), "new": row("new", "new", "180", "")}
+work = object.__new__(sweep.Sweep)
+work.settings = types.SimpleNamespace(key=lambda cell: "base")
+work.table = types.SimpleNamespace(by_key=rows, rewrite=lambda: None)
+work.after_baseline([], None)
+sys.exit(not counted or (rows["old"]["efficiency"], rows["new"]["efficiency"]) != ("0.9", "0.45"))
 PYTHON
 }
 if command -v git >/dev/null; then holds "what is not the commit's own passes for it" commits; fi
