@@ -6,9 +6,9 @@
  *   CHORALE_TRANSPORT  as --transport; auto without
  *
  * Ours are calls from C with MPI_SUM, MPI_MIN or MPI_MAX of float, double and signed integers of 32 and 64 bits, on any
- * communicator within MPI_COMM_WORLD. All others go to PMPI_Allreduce and are counted, with the reason; at MPI_Finalize
- * rank 0 says what was whose. Other collectives, non-blocking ones too, are MPI's; so is a Fortran program whose MPI
- * starts past MPI_Init. What fails here ends the job.
+ * communicator within MPI_COMM_WORLD, whose nodes are those of the job (comm/job.h). All others go to PMPI_Allreduce and
+ * are counted, with the reason; at MPI_Finalize rank 0 says what was whose. Other collectives, non-blocking ones too, are
+ * MPI's; so is a Fortran program whose MPI starts past MPI_Init. What fails here ends the job.
  *
  * Whose a call is follows from what MPI wants to be equal on all workers, so all of them decide alike. Whoever waits
  * drives MPI as well: another worker may need that to come as far as its own call. As in MPI, a wait has no deadline.
@@ -65,8 +65,8 @@ struct call {
 struct group {
     struct group *next;
     enum whose whose;
-    struct team *team; /* NULL: one worker, or not ours */
-    struct layout layout;
+    struct team *team;    /* NULL: one worker, or not ours */
+    struct layout layout; /* of the team's workers         */
     struct call calls[CALLS_MOST];
     size_t made; /* calls, those that are gone included */
 };
@@ -128,8 +128,6 @@ static enum status read_whole(void *context, const char *path, char **text, size
 
 static enum status read_spec(void)
 {
-    struct layout layout = {0};
-    struct shape *shape = NULL;
     const char *text = environment("CHORALE_ALLREDUCE");
     if (text == NULL)
         return fail(STATUS_USAGE, "not set: name an algorithm, as `chorale list` shows them");
@@ -137,13 +135,16 @@ static enum status read_spec(void)
     if (ours.spec.kind != SPEC_SCHEDULE || !spec_is_exact(&ours.spec))
         return fail(STATUS_REFUSED, "%s: MPI_Allreduce needs a schedule that computes the reduction: `chorale list`",
                     text);
-    TRY(spec_read_files(&ours.spec, read_whole, NULL));
-    TRY(layout_flat(ours.size, &layout));
-    enum status status = spec_shape(&ours.spec, &layout, 0, 1, &shape); /* what can't run at all is said at once */
-    if (status >= 0)
-        shape_destroy(shape);
-    layout_release(&layout);
-    return status;
+    return spec_read_files(&ours.spec, read_whole, NULL);
+}
+
+/* What can't run at all on these nodes is said at once. */
+static enum status check_spec(void)
+{
+    struct shape *shape = NULL;
+    TRY(spec_shape(&ours.spec, job_layout(ours.job), 0, 1, &shape));
+    shape_destroy(shape);
+    return STATUS_OK;
 }
 
 static enum status gather(void *context, const void *mine, size_t bytes, void *all)
@@ -243,6 +244,8 @@ static enum status open_all(bool many_threads)
     TRY(check(PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, forget, &ours.keyval, NULL), "MPI_Comm_create_keyval"));
     TRY(adopt());
     status = compare(many_threads);
+    if (status >= 0)
+        status = check_spec();
     if (status < 0)
         return fail_context(status, "CHORALE_ALLREDUCE");
     if (ours.size > 1)
@@ -268,6 +271,21 @@ static enum status find_members(MPI_Comm comm, int *ranks, int *places, int size
     return check(PMPI_Group_free(&all), "MPI_Group_free");
 }
 
+/* The nodes of some workers, numbered in order of first appearance. */
+static enum status find_nodes(const int *ranks, int size, struct layout *layout)
+{
+    const int *node_of = job_layout(ours.job)->node_of;
+    TRY(layout_flat(size, layout));
+    layout->nodes = 0;
+    for (int i = 0; i < size; i++) {
+        int first = 0;
+        while (node_of[ranks[first]] != node_of[ranks[i]])
+            first++;
+        layout->node_of[i] = first == i ? layout->nodes++ : layout->node_of[first];
+    }
+    return STATUS_OK;
+}
+
 static enum status make_team(MPI_Comm comm, int size, struct group *group)
 {
     enum status status = STATUS_OK;
@@ -279,6 +297,7 @@ static enum status make_team(MPI_Comm comm, int size, struct group *group)
     if (outside) {
         group->whose = OUTSIDE;
     } else {
+        TRY_TO(done, find_nodes(ranks, size, &group->layout));
         /* Workers make a team together, and wait for each other without driving MPI. */
         TRY_TO(done, check(PMPI_Barrier(comm), "MPI_Barrier"));
         TRY_TO(done, team_create(ours.comm, ranks, size, &group->team));
@@ -301,7 +320,6 @@ static enum status make_group(MPI_Comm comm, struct group **out)
         group->whose = BETWEEN;
     else if (size > 1)
         TRY_TO(done, make_team(comm, size, group));
-    TRY_TO(done, layout_flat(size, &group->layout));
     TRY_TO(done, check(PMPI_Comm_set_attr(comm, ours.keyval, group), "MPI_Comm_set_attr"));
     group->next = ours.groups;
     ours.groups = group;

@@ -162,6 +162,27 @@ static void under_a_program(const char *mpi)
     }
 }
 
+/* Two nodes of one worker: on one of two there would be nobody to exchange with between the nodes, which is refused. */
+static void on_nodes_under_a_program(const char *mpi)
+{
+    struct outcome outcome;
+    if (!has_interposer(mpi))
+        cr_skip_test("mpiexec.%s or what is built for it is not here", mpi);
+    run_under(mpi, 2,
+              "CHORALE_ALLREDUCE=hierarchical:inter=neighbor-exchange sh -c "
+              "'CHORALE_NODE=${OMPI_COMM_WORLD_RANK-$PMI_RANK} exec \"$0\"'",
+              "", &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s%s", outcome.out, outcome.err);
+    cr_expect(contains(outcome.out, "calls ") && !contains(outcome.out, "WRONG"), "%s", outcome.out);
+    cr_expect(contains(outcome.err, " by hierarchical:inter=neighbor-exchange over tcp, "), "%s", outcome.err);
+    cr_expect(!contains(outcome.err, "refuses"), "%s", outcome.err);
+    outcome_release(&outcome);
+    run_under(mpi, 2, "CHORALE_ALLREDUCE=hierarchical:inter=neighbor-exchange", "", &outcome);
+    cr_expect_neq(outcome.exit_code, 0);
+    cr_expect(contains(outcome.err, "CHORALE_ALLREDUCE: neighbor-exchange needs an even number"), "%s", outcome.err);
+    outcome_release(&outcome);
+}
+
 static void refused_under_a_program(const char *mpi)
 {
     static const char *const cases[][2] = {
@@ -282,6 +303,16 @@ Test(external, under_a_program_openmpi)
 Test(external, under_a_program_mpich)
 {
     under_a_program("mpich");
+}
+
+Test(external, on_nodes_under_a_program_openmpi)
+{
+    on_nodes_under_a_program("openmpi");
+}
+
+Test(external, on_nodes_under_a_program_mpich)
+{
+    on_nodes_under_a_program("mpich");
 }
 
 Test(external, refused_under_a_program_openmpi)
