@@ -2,6 +2,7 @@
 #include "nn/cpu/winograd.h"
 
 #include "base/memory.h"
+#include "nn/cpu/taps.h"
 
 static size_t smaller(size_t a, size_t b)
 {
@@ -985,7 +986,13 @@ void winograd_backward_weights(const struct winograd *winograd, const float *sou
 {
     struct chunk chunk = {
         .winograd = winograd, .grid = grid_of(winograd), .source = source, .gradient = result_gradient};
-    if (part_by_part(winograd))
+    const struct taps taps = {.source = winograd->source,
+                              .result = winograd->result,
+                              .stride = winograd->stride,
+                              .threads = winograd->threads};
+    if (taps_run(&taps))
+        taps_backward_weights(&taps, source, result_gradient, weights_gradient);
+    else if (part_by_part(winograd))
         sum_parts(&chunk, weights_gradient, scratch);
     else
         sum_chunks(&chunk, weights_gradient, scratch);
