@@ -61,6 +61,11 @@ void text_addf(struct text *text, const char *format, ...)
     text->length += (size_t)length;
 }
 
+const char *plural(size_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
 const char *text_string(const struct text *text)
 {
     return text->data != NULL ? text->data : "";

@@ -32,6 +32,9 @@ enum status text_check(const struct text *text) MUST_CHECK;
 void text_clear(struct text *text); /* empties, keeps the memory */
 void text_release(struct text *text);
 
+/* "s", but "" where there is one of it: "%d worker%s". */
+const char *plural(size_t count);
+
 /* strtod in the C locale. Whole string must be a decimal number or inf; STATUS_FORMAT otherwise (also for white
  * space, hexadecimal, nan and what overflows). On failure *value is unchanged, here and below. */
 enum status parse_real(const char *string, double *value) MUST_CHECK;

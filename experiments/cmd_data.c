@@ -120,7 +120,7 @@ static enum status run_pack(const struct option_values *options, char **paths, s
 {
     struct data *data = NULL;
     struct stored_images form;
-    size_t skipped = 0;
+    struct pack_written written = {.train = 0};
     const char *out = option_text(options, "out");
     if (count != 1)
         return fail(STATUS_USAGE, "data pack: one data set, please: chorale data --help");
@@ -128,11 +128,11 @@ static enum status run_pack(const struct option_values *options, char **paths, s
         return fail(STATUS_USAGE, "data pack: --out=FILE.pack is missing: packs are known by that ending");
     TRY(open_data(options, paths[0], PACK_SIZE, &data));
     data_form(data, &form);
-    enum status status = pack_write(data, out, &skipped);
+    enum status status = pack_write(data, out, &written);
     if (status >= 0)
-        printf("%s: %zu + %zu images of %d x %d x %d bytes in %d classes, %zu that can't be decoded left out\n", out,
-               data_train_count(data), data_test_count(data), form.height, form.width, form.channels,
-               data_classes(data), skipped);
+        printf("%s: %zu + %zu images of %d x %d x %d bytes in %d classes, %zu of %zu left out (can't be decoded)\n",
+               out, written.train, written.test, form.height, form.width, form.channels, data_classes(data),
+               written.left_out, data_train_count(data) + data_test_count(data));
     data_close(data);
     return status;
 }

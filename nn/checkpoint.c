@@ -228,8 +228,11 @@ static enum status read_first_line(const struct checkpoint *checkpoint, size_t *
         return bad(checkpoint, "it is no checkpoint: its first bytes are not \"" MAGIC "\"");
     version = (int)strtol(line + strlen(MAGIC), NULL, 10);
     if (version != CHECKPOINT_VERSION && version > 0 && strstr(line, ", header ") != NULL)
-        return fail(STATUS_FORMAT, "checkpoint %s: it has version %d, this program reads version %d", checkpoint->path,
-                    version, CHECKPOINT_VERSION);
+        return fail(
+            STATUS_FORMAT,
+            "checkpoint %s: written by %s chorale (version %d, this one reads %d): go on with that one, or begin "
+            "another run",
+            checkpoint->path, version < CHECKPOINT_VERSION ? "an older" : "a newer", version, CHECKPOINT_VERSION);
     TRY(status);
     const char *numbers = strstr(line, "header "), *crc_word = strstr(line, "crc32 ");
     if (numbers != NULL && crc_word != NULL) {

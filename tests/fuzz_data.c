@@ -532,13 +532,13 @@ static void make_pack(struct input *pack)
 {
     struct input tar;
     struct data *data = NULL;
-    size_t skipped = 0;
+    struct pack_written written;
     char words[96];
     make_tar(&tar);
     put("train.tar", &tar);
     (void)snprintf(words, sizeof words, "tar:%s", folder);
     const struct data_request request = {.path = words, .image_size = SIZE, .seed = 1};
-    if (data_open(&request, &data) < 0 || pack_write(data, path_of("a.pack"), &skipped) < 0 || skipped != 0 ||
+    if (data_open(&request, &data) < 0 || pack_write(data, path_of("a.pack"), &written) < 0 || written.left_out != 0 ||
         !get("a.pack", pack))
         broken("a good pack");
     data_close(data);

@@ -35,7 +35,7 @@ static const struct kind cifar100 = {
 
 struct cifar {
     const struct kind *kind;
-    struct mapped file[PARTS][MOST_FILES];
+    struct data_file file[PARTS][MOST_FILES];
     size_t until[PARTS][MOST_FILES]; /* records of this file and those before it */
 };
 
@@ -56,31 +56,35 @@ static size_t record_bytes(const struct kind *kind)
     return kind->label_bytes + (size_t)PIXELS * COLOURS;
 }
 
-static enum status map_file(const char *folder, struct cifar *cifar, enum part part, int f, size_t *records)
+static enum status open_file(const char *folder, struct cifar *cifar, enum part part, int f, size_t *records)
 {
     char *path = NULL;
     const size_t record = record_bytes(cifar->kind);
     TRY(path_join(&path, folder, cifar->kind->files[part][f]));
-    enum status status = file_map(path, &cifar->file[part][f]);
+    enum status status = data_file_open(path, &cifar->file[part][f]);
+    const uint64_t length = cifar->file[part][f].length;
     if (status < 0)
         status = fail(status, "%s: take " CURE, status_message());
-    else if (cifar->file[part][f].length % record != 0)
-        status = fail(STATUS_FORMAT, "data %s: %zu bytes are no whole number of records of %zu: take " CURE, path,
-                      cifar->file[part][f].length, record);
+    else if (length % record != 0)
+        status = fail(STATUS_FORMAT, "data %s: %llu bytes are no whole number of records of %zu: take " CURE, path,
+                      (unsigned long long)length, record);
     else
-        *records += cifar->file[part][f].length / record;
+        *records += (size_t)(length / record);
     cifar->until[part][f] = *records;
     free(path);
     return status;
 }
 
-static const uint8_t *record_at(const struct cifar *cifar, enum part part, size_t index)
+/* Bytes `from` and more of record `index`. */
+static enum status read_record(const struct cifar *cifar, enum part part, size_t index, size_t from, uint8_t *to,
+                               size_t bytes)
 {
     int f = 0;
     while (index >= cifar->until[part][f])
         f++;
     size_t before = f > 0 ? cifar->until[part][f - 1] : 0;
-    return cifar->file[part][f].data + (index - before) * record_bytes(cifar->kind);
+    const uint64_t offset = (uint64_t)(index - before) * record_bytes(cifar->kind) + from;
+    return data_file_read(&cifar->file[part][f], offset, to, bytes);
 }
 
 static enum status open_part(const char *folder, struct data_set *set, enum part part)
@@ -88,10 +92,11 @@ static enum status open_part(const char *folder, struct data_set *set, enum part
     struct cifar *cifar = set->state;
     size_t records = 0;
     for (int f = 0; cifar->kind->files[part][f] != NULL; f++)
-        TRY(map_file(folder, cifar, part, f, &records));
+        TRY(open_file(folder, cifar, part, f, &records));
     TRY(set_labels(set, part, records));
     for (size_t i = 0; i < records; i++) {
-        int label = record_at(cifar, part, i)[cifar->kind->label_bytes - 1];
+        uint8_t label = 0;
+        TRY(read_record(cifar, part, i, cifar->kind->label_bytes - 1, &label, 1));
         if (label >= cifar->kind->classes)
             return fail(STATUS_FORMAT, "data %s: record %zu of %s has label %d of %d classes: take " CURE, folder, i,
                         part == PART_TRAIN ? "training" : "test", label, cifar->kind->classes);
@@ -136,14 +141,15 @@ static void cifar_close(struct data_set *set)
     struct cifar *cifar = set->state;
     for (int part = 0; cifar != NULL && part < PARTS; part++)
         for (int f = 0; f < MOST_FILES; f++)
-            file_unmap(&cifar->file[part][f]);
+            data_file_close(&cifar->file[part][f]);
     free(cifar);
 }
 
 static enum status cifar_pixels(const struct data_set *set, enum part part, size_t index, uint8_t *to)
 {
     const struct cifar *cifar = set->state;
-    const uint8_t *plane = record_at(cifar, part, index) + cifar->kind->label_bytes;
+    uint8_t plane[PIXELS * COLOURS];
+    TRY(read_record(cifar, part, index, cifar->kind->label_bytes, plane, sizeof plane));
     for (size_t p = 0; p < PIXELS; p++)
         for (size_t c = 0; c < COLOURS; c++)
             to[p * COLOURS + c] = plane[c * PIXELS + p];

@@ -20,13 +20,13 @@ static const char magic[8] = {'c', 'h', 'o', 'r', 'p', 'a', 'c', 'k'};
 
 struct header {
     uint32_t version, height, width, channels, classes;
-    uint64_t names_bytes, count[PARTS], labels_at, images_at, length, hashes_at, meta_hash;
+    uint64_t names_bytes, count[PARTS], left_out, labels_at, images_at, length, hashes_at, meta_hash;
 };
 
 struct pack {
-    char *path;
-    struct mapped file;
+    struct data_file file;
     struct header header;
+    uint8_t *meta; /* what lies before the images, as in the file */
 };
 
 /* ---- numbers ---- */
@@ -50,10 +50,9 @@ static void encode(const struct header *header, uint8_t bytes[HEADER])
     memset(bytes, 0, HEADER);
     memcpy(bytes, magic, sizeof magic);
     const uint32_t narrow[] = {header->version, header->height, header->width, header->channels, header->classes};
-    const uint64_t wide[] = {
-        header->names_bytes, header->count[PART_TRAIN], header->count[PART_TEST], 0,
-        header->labels_at,   header->images_at,         header->length,           header->hashes_at,
-        header->meta_hash};
+    const uint64_t wide[] = {header->names_bytes, header->count[PART_TRAIN], header->count[PART_TEST],
+                             header->left_out,    header->labels_at,         header->images_at,
+                             header->length,      header->hashes_at,         header->meta_hash};
     for (size_t i = 0; i < sizeof narrow / sizeof narrow[0]; i++)
         put(bytes + 8 + 4 * i, narrow[i], 4);
     for (size_t i = 0; i < sizeof wide / sizeof wide[0]; i++)
@@ -71,6 +70,7 @@ static void decode(const uint8_t bytes[HEADER], struct header *header)
         .classes = (uint32_t)get(bytes + 24, 4),
         .names_bytes = get(bytes + 32, 8),
         .count = {get(bytes + 40, 8), get(bytes + 48, 8)},
+        .left_out = get(bytes + 56, 8),
         .labels_at = get(bytes + 64, 8),
         .images_at = get(bytes + 72, 8),
         .length = get(bytes + 80, 8),
@@ -112,14 +112,23 @@ static enum status damaged(const char *path, const char *what)
     return fail(STATUS_FORMAT, "data %s: %s: make it anew with chorale data pack", path, what);
 }
 
-static enum status check_header(const char *path, const struct pack *pack)
+/* What other versions put where is not ours to know: of theirs only the number is read. */
+static enum status check_version(const char *path, uint32_t version)
 {
-    const uint8_t *bytes = pack->file.data;
+    enum { MOST = 99 }; /* above it is damage */
+    if (version == VERSION || version == 0 || version > MOST)
+        return STATUS_OK;
+    return fail(STATUS_FORMAT,
+                "data %s: written by %s chorale (version %u, this one reads %d): make it anew with chorale data pack",
+                path, version < VERSION ? "an older" : "a newer", (unsigned)version, VERSION);
+}
+
+static enum status check_header(const char *path, const struct pack *pack, const uint8_t bytes[HEADER])
+{
     const struct header *header = &pack->header;
+    TRY(check_version(path, header->version));
     if (get(bytes + HASHED, 8) != hash_bytes(HASH_START, bytes, HASHED))
         return damaged(path, "its header is damaged (the checksum is wrong)");
-    if (header->version != VERSION)
-        return damaged(path, "a pack of another version");
     if (header->height < 1 || header->height > LARGEST_SIDE || header->width < 1 || header->width > LARGEST_SIDE ||
         (header->channels != 1 && header->channels != 3) || header->classes < 1 || header->classes > MOST_CLASSES)
         return damaged(path, "images or classes that no pack has");
@@ -129,24 +138,46 @@ static enum status check_header(const char *path, const struct pack *pack)
         return damaged(path, "its parts lie in places that they can't");
     if (pack->file.length != header->length)
         return damaged(path, "it is cut short, or something was added");
-    if (header->meta_hash != hash_bytes(HASH_START, bytes + HEADER, header->images_at - HEADER))
+    return STATUS_OK;
+}
+
+/* Names, labels and checksums; where they lie is known to be within the file. */
+static enum status read_meta(const char *path, struct pack *pack)
+{
+    const struct header *header = &pack->header;
+    void *memory = NULL;
+    TRY(memory_zeroed(&memory, (size_t)header->images_at, 1));
+    pack->meta = memory;
+    TRY(data_file_read(&pack->file, 0, pack->meta, (size_t)header->images_at));
+    if (header->meta_hash != hash_bytes(HASH_START, pack->meta + HEADER, header->images_at - HEADER))
         return damaged(path, "its names, labels or the images' checksums are damaged (the checksum is wrong)");
     return STATUS_OK;
 }
 
-static enum status map_pack(const char *path, struct pack *pack)
+/* After a failure, too, it is for close_pack(). */
+static enum status open_pack(const char *path, struct pack *pack)
 {
-    TRY(file_map(path, &pack->file));
-    if (pack->file.length < HEADER || memcmp(pack->file.data, magic, sizeof magic) != 0)
+    uint8_t bytes[HEADER] = {0};
+    TRY(data_file_open(path, &pack->file));
+    if (pack->file.length >= HEADER)
+        TRY(data_file_read(&pack->file, 0, bytes, sizeof bytes));
+    if (memcmp(bytes, magic, sizeof magic) != 0)
         return damaged(path, "no pack (it does not begin with chorpack)");
-    decode(pack->file.data, &pack->header);
-    return check_header(path, pack);
+    decode(bytes, &pack->header);
+    TRY(check_header(path, pack, bytes));
+    return read_meta(path, pack);
+}
+
+static void close_pack(struct pack *pack)
+{
+    data_file_close(&pack->file);
+    free(pack->meta);
 }
 
 static enum status read_names(const char *path, struct data_set *set)
 {
     const struct pack *pack = set->state;
-    const char *name = (const char *)pack->file.data + HEADER, *end = name + pack->header.names_bytes;
+    const char *name = (const char *)pack->meta + HEADER, *end = name + pack->header.names_bytes;
     void *names = NULL;
     if (name == end)
         return STATUS_OK;
@@ -166,10 +197,9 @@ static enum status pack_open(const char *path, struct data_set *set)
 {
     TRY(memory_zeroed(&set->state, 1, sizeof(struct pack)));
     struct pack *pack = set->state;
-    TRY(memory_string(&pack->path, path));
-    TRY(map_pack(path, pack));
+    TRY(open_pack(path, pack));
     const struct header *header = &pack->header;
-    const uint8_t *label = pack->file.data + header->labels_at;
+    const uint8_t *label = pack->meta + header->labels_at;
     set->classes = (int)header->classes;
     set->height = (int)header->height;
     set->width = (int)header->width;
@@ -179,6 +209,9 @@ static enum status pack_open(const char *path, struct data_set *set)
         for (size_t i = 0; i < set->count[part]; i++, label += LABEL_BYTES)
             set->label[part][i] = (int32_t)get(label, LABEL_BYTES);
     }
+    if (header->left_out > 0)
+        text_addf(&set->notes, "%llu image%s that could not be decoded left out when it was made",
+                  (unsigned long long)header->left_out, plural((size_t)header->left_out));
     return read_names(path, set);
 }
 
@@ -187,22 +220,24 @@ static void pack_close(struct data_set *set)
     struct pack *pack = set->state;
     if (pack == NULL)
         return;
-    file_unmap(&pack->file);
-    free(pack->path);
+    close_pack(pack);
     free(pack);
 }
 
 /* Image `number`, training first. */
-static enum status check_image(const struct pack *pack, const char *path, uint64_t number, const uint8_t *image)
+static enum status read_image(const struct pack *pack, uint64_t number, uint8_t *image)
 {
     const struct header *header = &pack->header;
-    const uint64_t wanted = get(pack->file.data + header->hashes_at + number * HASH_BYTES, HASH_BYTES);
-    if (hash_quick(image, (size_t)image_bytes(header)) == wanted)
+    const uint64_t bytes = image_bytes(header);
+    const uint64_t wanted = get(pack->meta + header->hashes_at + number * HASH_BYTES, HASH_BYTES);
+    TRY(data_file_read(&pack->file, header->images_at + number * bytes, image, (size_t)bytes));
+    if (hash_quick(image, (size_t)bytes) == wanted)
         return STATUS_OK;
     const bool train = number < header->count[PART_TRAIN];
     return fail(STATUS_FORMAT,
-                "data %s: %s image %llu is damaged (the checksum is wrong): make it anew with chorale data pack", path,
-                train ? "training" : "test", (unsigned long long)(train ? number : number - header->count[PART_TRAIN]));
+                "data %s: %s image %llu is damaged (the checksum is wrong): make it anew with chorale data pack",
+                pack->file.path, train ? "training" : "test",
+                (unsigned long long)(train ? number : number - header->count[PART_TRAIN]));
 }
 
 /* Damage is noticed when the image is read: all of a large file at the start would be minutes, one image while it is in the
@@ -210,10 +245,7 @@ static enum status check_image(const struct pack *pack, const char *path, uint64
 static enum status pack_pixels(const struct data_set *set, enum part part, size_t index, uint8_t *to)
 {
     const struct pack *pack = set->state;
-    const size_t bytes = (size_t)image_bytes(&pack->header);
-    const size_t number = index + (part == PART_TEST ? set->count[PART_TRAIN] : 0);
-    memcpy(to, pack->file.data + pack->header.images_at + number * bytes, bytes);
-    return check_image(pack, pack->path, number, to);
+    return read_image(pack, index + (part == PART_TEST ? set->count[PART_TRAIN] : 0), to);
 }
 
 static void pack_name(const struct data_set *set, enum part part, size_t index, struct text *text)
@@ -236,13 +268,17 @@ const struct reader reader_pack = {
 
 enum status pack_check(const char *path)
 {
-    struct pack pack = {.file = {.data = NULL}};
-    enum status status = map_pack(path, &pack);
+    struct pack pack = {.meta = NULL};
+    void *image = NULL;
+    enum status status = open_pack(path, &pack);
     const struct header *header = &pack.header;
     const uint64_t count = header->count[PART_TRAIN] + header->count[PART_TEST];
+    if (status >= 0)
+        status = memory_zeroed(&image, (size_t)image_bytes(header), 1);
     for (uint64_t i = 0; status >= 0 && i < count; i++)
-        status = check_image(&pack, path, i, pack.file.data + header->images_at + i * image_bytes(header));
-    file_unmap(&pack.file);
+        status = read_image(&pack, i, image);
+    free(image);
+    close_pack(&pack);
     return status;
 }
 
@@ -272,7 +308,7 @@ static enum status append(struct bytes *numbers, uint64_t number, size_t width)
 }
 
 /* Images go to the file one after the other, from where they begin if none is left out. */
-static enum status write_images(struct writer *writer, size_t *skipped)
+static enum status write_images(struct writer *writer, struct pack_written *written)
 {
     struct data_scratch *scratch = NULL;
     struct header *header = &writer->header;
@@ -285,7 +321,7 @@ static enum status write_images(struct writer *writer, size_t *skipped)
             if (status < 0)
                 break;
             if (label < 0) {
-                ++*skipped;
+                header->left_out++;
                 continue;
             }
             header->count[part]++;
@@ -298,6 +334,9 @@ static enum status write_images(struct writer *writer, size_t *skipped)
         }
     }
     data_scratch_close(scratch);
+    *written = (struct pack_written){.train = (size_t)header->count[PART_TRAIN],
+                                     .test = (size_t)header->count[PART_TEST],
+                                     .left_out = (size_t)header->left_out};
     return status;
 }
 
@@ -367,7 +406,7 @@ static enum status prepare(struct writer *writer)
 }
 
 /* Where images begin depends on how many there are: at first, none is taken for bad. */
-static enum status write_all(struct writer *writer, size_t *skipped)
+static enum status write_all(struct writer *writer, struct pack_written *written)
 {
     struct header *header = &writer->header;
     header->count[PART_TRAIN] = data_train_count(writer->data);
@@ -377,7 +416,7 @@ static enum status write_all(struct writer *writer, size_t *skipped)
     const uint64_t images_at = header->images_at;
     header->count[PART_TRAIN] = header->count[PART_TEST] = 0;
     TRY(wrote(writer, fseeko(writer->file, (off_t)images_at, SEEK_SET) == 0));
-    TRY(write_images(writer, skipped));
+    TRY(write_images(writer, written));
     if (!lay_out(header))
         return fail(STATUS_REFUSED, "write %s: more than a file can hold", writer->path);
     if (header->images_at != images_at)
@@ -388,7 +427,7 @@ static enum status write_all(struct writer *writer, size_t *skipped)
 }
 
 /* All but what makes the file one. */
-static enum status write_stream(struct writer *writer, int fd, size_t *skipped)
+static enum status write_stream(struct writer *writer, int fd, struct pack_written *written)
 {
     const int stream = dup(fd);
     writer->file = stream >= 0 ? fdopen(stream, "w+b") : NULL;
@@ -398,21 +437,21 @@ static enum status write_stream(struct writer *writer, int fd, size_t *skipped)
             (void)close(stream);
         return status;
     }
-    enum status status = write_all(writer, skipped);
+    enum status status = write_all(writer, written);
     if (fclose(writer->file) != 0 && status >= 0)
         status = wrote(writer, false);
     return status;
 }
 
-enum status pack_write(const struct data *data, const char *path, size_t *skipped)
+enum status pack_write(const struct data *data, const char *path, struct pack_written *written)
 {
     struct writer writer = {.data = data, .path = path};
     struct file_writer *file = NULL;
     enum status status = STATUS_OK;
-    *skipped = 0;
+    *written = (struct pack_written){.train = 0};
     TRY_TO(done, prepare(&writer));
     TRY_TO(done, file_begin(path, &file));
-    status = write_stream(&writer, file_descriptor(file), skipped);
+    status = write_stream(&writer, file_descriptor(file), written);
     if (status >= 0)
         status = file_commit(file);
     else

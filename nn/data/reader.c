@@ -1,5 +1,4 @@
 /* reader.c - the table of formats, how one is chosen, and what readers share. */
-#define _GNU_SOURCE /* madvise */
 #include "nn/data/reader.h"
 
 #include <dirent.h>
@@ -8,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -199,36 +197,45 @@ bool ends_with(const char *name, const char *ending)
 
 /* ---- files ---- */
 
-static enum status map_fd(int fd, const char *path, struct mapped *mapped)
+enum status data_file_open(const char *path, struct data_file *file)
 {
     struct stat about;
-    if (fstat(fd, &about) != 0)
-        return fail(STATUS_IO, "data %s: %s", path, strerror(errno));
-    if (!S_ISREG(about.st_mode) || about.st_size <= 0)
-        return fail(STATUS_FORMAT, "data %s: %s", path, S_ISREG(about.st_mode) ? "it is empty" : "no regular file");
-    void *memory = mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED)
-        return fail(STATUS_IO, "data %s: map: %s", path, strerror(errno));
-    *mapped = (struct mapped){.data = memory, .length = (size_t)about.st_size};
+    enum status status = STATUS_OK;
+    *file = (struct data_file){.path = NULL};
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &about) != 0)
+        status = fail(STATUS_IO, "data %s: %s", path, strerror(errno));
+    else if (!S_ISREG(about.st_mode) || about.st_size <= 0)
+        status = fail(STATUS_FORMAT, "data %s: %s", path, S_ISREG(about.st_mode) ? "it is empty" : "no regular file");
+    else
+        status = memory_string(&file->path, path);
+    if (status < 0) {
+        if (fd >= 0)
+            (void)close(fd);
+        return status;
+    }
+    file->fd = fd;
+    file->length = (uint64_t)about.st_size;
     return STATUS_OK;
 }
 
-enum status file_map(const char *path, struct mapped *mapped)
+void data_file_close(struct data_file *file)
 {
-    *mapped = (struct mapped){.data = NULL};
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return fail(STATUS_IO, "data %s: %s", path, strerror(errno));
-    enum status status = map_fd(fd, path, mapped);
-    (void)close(fd);
-    return status;
+    if (file->length > 0)
+        (void)close(file->fd);
+    free(file->path);
+    *file = (struct data_file){.path = NULL};
 }
 
-void file_unmap(struct mapped *mapped)
+enum status data_file_cut(const char *path)
 {
-    if (mapped->data != NULL)
-        (void)munmap((void *)(uintptr_t)mapped->data, mapped->length);
-    *mapped = (struct mapped){.data = NULL};
+    return fail(STATUS_IO, "data %s: it was cut while it was read: put the whole file back", path);
+}
+
+enum status data_file_read(const struct data_file *file, uint64_t offset, void *to, size_t length)
+{
+    const enum status status = file_pread(file->fd, file->path, offset, to, length);
+    return status == STATUS_FORMAT ? data_file_cut(file->path) : status;
 }
 
 enum status file_pread(int fd, const char *path, uint64_t offset, void *to, size_t length)

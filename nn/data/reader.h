@@ -81,13 +81,18 @@ bool path_has(const char *folder, const char *name); /* there is such a file or 
 bool is_folder(const char *path);
 bool ends_with(const char *name, const char *ending); /* without regard to case */
 
-/* A file mapped for reading; length 0 is refused. */
-struct mapped {
-    const uint8_t *data;
-    size_t length;
+/* A regular file, open for reading at any place. It is not mapped: one that is cut while a run reads it would end the
+ * process (SIGBUS), and so would a disk that fails. */
+struct data_file {
+    char *path;
+    int fd;
+    uint64_t length; /* when it was opened; 0: it is not open */
 };
-enum status file_map(const char *path, struct mapped *mapped) MUST_CHECK;
-void file_unmap(struct mapped *mapped); /* accepts a zeroed one */
+enum status data_file_open(const char *path, struct data_file *file) MUST_CHECK; /* an empty one is refused */
+void data_file_close(struct data_file *file);                                    /* accepts a zeroed one */
+/* STATUS_IO also where the file has become shorter than it was. Any thread. */
+enum status data_file_read(const struct data_file *file, uint64_t offset, void *to, size_t length) MUST_CHECK;
+enum status data_file_cut(const char *path); /* that failure */
 
 /* pread until `length` bytes are there; STATUS_FORMAT when the file ends before. */
 enum status file_pread(int fd, const char *path, uint64_t offset, void *to, size_t length) MUST_CHECK;

@@ -175,7 +175,8 @@ static enum status tar_encoded(const struct data_set *set, enum part part, size_
         return fail(STATUS_FORMAT, "data %s: byte %llu: no image but %llu bytes: at most 1 GiB are taken", shard->path,
                     (unsigned long long)sample->offset, (unsigned long long)sample->length);
     TRY(bytes_reserve(bytes, (size_t)sample->length));
-    return file_pread(shard->fd, shard->path, sample->offset, bytes->data, bytes->length);
+    const enum status status = file_pread(shard->fd, shard->path, sample->offset, bytes->data, bytes->length);
+    return status == STATUS_FORMAT ? data_file_cut(shard->path) : status; /* the index was that of the whole file */
 }
 
 static uint64_t tar_length(const struct data_set *set, enum part part, size_t index)

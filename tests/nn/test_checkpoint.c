@@ -194,7 +194,7 @@ Test(checkpoint, what_another_program_has_written_is_named)
     write_header(good, "chorale checkpoint 1, header");
     EXPECT_OK(read_all("made"));
     write_header(good, "chorale checkpoint 2, header");
-    expect_says("version 2, this program reads version 1");
+    expect_says("written by a newer chorale (version 2, this one reads 1): go on with that one, or begin another run");
     write_header("{\"byte_order\": \"big-endian\", \"sections\": []}", "chorale checkpoint 1, header");
     expect_says("big-endian");
     write_header("[1, 2]", "chorale checkpoint 1, header");

@@ -669,13 +669,15 @@ static void expect_equal_sets(const struct data *a, const struct data *b)
 
 Test(pack, has_the_images_of_what_it_was_made_of)
 {
-    size_t skipped = 99;
+    struct pack_written written;
     put_folders();
     put_cifar10();
     struct data *data = open_set("set", 16), *packed = NULL; /* of both, cifar is asked first */
     cr_expect_str_eq(format_of(data), "cifar");
-    EXPECT_OK(pack_write(data, "cifar.pack", &skipped));
-    cr_expect_eq(skipped, 0);
+    EXPECT_OK(pack_write(data, "cifar.pack", &written));
+    cr_expect_eq(written.left_out, 0);
+    cr_expect_eq(written.train, data_train_count(data));
+    cr_expect_eq(written.test, data_test_count(data));
     packed = open_set("cifar.pack", 16);
     expect_equal_sets(data, packed);
     struct data_facts of, in;
@@ -691,14 +693,21 @@ Test(pack, has_the_images_of_what_it_was_made_of)
 
 Test(pack, leaves_bad_images_out)
 {
-    size_t skipped = 0;
+    struct pack_written written;
+    struct data_facts facts;
+    char note[100];
     put_some_bad();
     struct data *data = open_set("set", SIZE);
-    EXPECT_OK(pack_write(data, "some.pack", &skipped));
-    cr_expect_eq(skipped, BAD + 1);
+    EXPECT_OK(pack_write(data, "some.pack", &written));
+    cr_expect_eq(written.left_out, BAD + 1);
     struct data *packed = open_set("some.pack", SIZE);
     cr_expect_eq(data_train_count(packed), GOOD);
     cr_expect_eq(data_test_count(packed), 3);
+    cr_expect_eq(written.train, GOOD);
+    cr_expect_eq(written.test, 3);
+    data_facts(packed, &facts);
+    (void)snprintf(note, sizeof note, "%d images that could not be decoded left out", BAD + 1);
+    cr_expect_not_null(strstr(facts.notes, note), "%s", facts.notes);
     EXPECT_OK(pack_check("some.pack"));
     data_close(data);
     data_close(packed);
@@ -706,12 +715,13 @@ Test(pack, leaves_bad_images_out)
 
 Test(pack, every_altered_byte_is_noticed)
 {
-    size_t skipped = 0, length = 0;
+    struct pack_written written;
+    size_t length = 0;
     char *bytes = NULL;
     put_records("set/train.bin", 2, 2, 1);
     put_records("set/test.bin", 1, 2, 5);
     struct data *data = open_set("set", SIZE);
-    EXPECT_OK(pack_write(data, "a.pack", &skipped));
+    EXPECT_OK(pack_write(data, "a.pack", &written));
     data_close(data);
     EXPECT_OK(file_read("a.pack", 100000, &bytes, &length));
     for (size_t i = 0; i < length; i += i < 200 ? 1 : 97) {
@@ -726,6 +736,12 @@ Test(pack, every_altered_byte_is_noticed)
     expect_bad_set("b.pack", STATUS_FORMAT, "cut short");
     put("b.pack", bytes, 50);
     expect_bad_set("b.pack", STATUS_FORMAT, "no pack");
+    bytes[8] = 1; /* whatever else it has */
+    put("b.pack", bytes, length);
+    expect_bad_set("b.pack", STATUS_FORMAT, "written by an older chorale (version 1, this one reads 2): make it anew");
+    bytes[8] = 3;
+    put("b.pack", bytes, length);
+    expect_bad_set("b.pack", STATUS_FORMAT, "written by a newer chorale (version 3, this one reads 2)");
     free(bytes);
 }
 
@@ -733,14 +749,15 @@ Test(pack, every_altered_byte_is_noticed)
 Test(pack, a_pixel_that_was_altered_ends_training_with_its_image)
 {
     enum { IMAGES = 4 };
-    size_t skipped = 0, length = 0;
+    struct pack_written written;
+    size_t length = 0;
     char *bytes = NULL;
     float image[3 * 32 * 32];
     int32_t label;
     put_records("set/train.bin", IMAGES, 2, 1);
     put_records("set/test.bin", 1, 2, 5);
     struct data *data = open_set("set", 32);
-    EXPECT_OK(pack_write(data, "a.pack", &skipped));
+    EXPECT_OK(pack_write(data, "a.pack", &written));
     data_close(data);
     EXPECT_OK(file_read("a.pack", 100000, &bytes, &length));
     bytes[length - (size_t)2 * 3072 + 1000] ^= 1; /* training image 3, before the test image */
@@ -757,6 +774,56 @@ Test(pack, a_pixel_that_was_altered_ends_training_with_its_image)
     }
     data_close(data);
     EXPECT_FAIL(STATUS_FORMAT, "training image 3 is damaged", pack_check("a.pack"));
+}
+
+/* ---- cut while they are read ---- */
+
+TestSuite(cut, .init = setup, .fini = teardown);
+
+/* Whatever is left of an open set's file is given, and what is not is an error with its name: never a signal, never another
+ * image. */
+static void expect_cut(const char *set, const char *file, off_t length)
+{
+    static float image[3 * SIZE * SIZE];
+    int32_t label;
+    int failed = 0;
+    struct data *data = open_set(set, SIZE);
+    const size_t count = data_train_count(data);
+    const struct data_order order = {.seed = 1, .samples = count, .workers = 1, .batch = 1};
+    cr_assert_eq(truncate(file, length), 0);
+    for (uint64_t step = 0; step < count; step++) {
+        const enum status status = data_train_batch(data, &order, step, 0, image, &label);
+        cr_expect(status == STATUS_OK || status == STATUS_IO, "%s: %d", file, status);
+        failed += status < 0;
+        if (status < 0)
+            cr_expect_not_null(strstr(status_message(), "was cut while it was read"), "%s", status_message());
+        if (status < 0)
+            cr_expect_not_null(strstr(status_message(), file), "%s", status_message());
+    }
+    cr_expect_gt(failed, 0, "%s", file);
+    cr_expect(length == 0 || failed < (int)count, "%s", file);
+    data_close(data);
+}
+
+Test(cut, packs_and_records_end_with_their_name)
+{
+    enum { RECORD = 3074 };
+    struct pack_written written;
+    for (int k = 0; k < 2; k++) {
+        put_records("set/train.bin", 4, 2, 1);
+        put_records("set/test.bin", 1, 2, 5);
+        struct data *data = open_set("set", SIZE);
+        EXPECT_OK(pack_write(data, "a.pack", &written));
+        data_close(data);
+        expect_cut("a.pack", "a.pack", k == 0 ? 4096 + 2 * 3072 + 7 : 0); /* within the third image */
+        expect_cut("set", "set/train.bin", k == 0 ? 3 * RECORD + 5 : 0);
+    }
+}
+
+Test(cut, a_shard_that_is_cut_is_no_bad_image)
+{
+    put_shards();
+    expect_cut("set", "set/train-1.tar", 700); /* within its first image */
 }
 
 /* ---- choosing ---- */
