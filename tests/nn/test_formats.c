@@ -778,7 +778,7 @@ Test(pack, a_pixel_that_was_altered_ends_training_with_its_image)
 
 /* ---- cut while they are read ---- */
 
-TestSuite(cut, .init = setup, .fini = teardown);
+TestSuite(cut, .init = enter_folder, .fini = leave_folder);
 
 /* Whatever is left of an open set's file is given, and what is not is an error with its name: never a signal, never another
  * image. */
