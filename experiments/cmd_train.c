@@ -137,7 +137,7 @@ static const struct option options_table[] = {
      .help = "of the learning rate after the warm-up, until the end of the run"},
     {.key = "decay-epochs",
      .type = OPTION_STRING,
-     .help = "step: the learning rate falls after each (default 30,60,80 of 90, scaled to --epochs)"},
+     .help = "step: the learning rate falls after each (default 30,60,80 of 90, as shares of the run)"},
     {.key = "decay-factor",
      .type = OPTION_REAL,
      .default_text = "0.1",
@@ -537,19 +537,37 @@ static void say_exchange(const struct train_start *start)
     printf("\n");
 }
 
+/* Where the rate changes, in steps counted from 0, as metrics.jsonl does. */
+static void say_schedule(const struct learning_rate *rate, uint64_t steps)
+{
+    int within = 0;
+    printf(", %s", rate_schedule_name(rate->schedule));
+    if (rate->schedule == RATE_COSINE || rate->schedule == RATE_POLYNOMIAL)
+        printf(" to %g at step %llu", rate->end, (unsigned long long)rate->steps);
+    if (rate->schedule != RATE_STEP)
+        return;
+    if (rate->milestones > 0)
+        printf(" x%g at step%s", rate->factor, plural((size_t)rate->milestones));
+    for (int k = 0; k < rate->milestones; k++) {
+        within += rate->milestone[k] < steps;
+        printf("%s %llu", k > 0 ? "," : "", (unsigned long long)rate->milestone[k]);
+    }
+    if (within == 0)
+        printf(" (%s: the rate stays)", rate->milestones > 0 ? "beyond this run" : "no milestones");
+}
+
 /* The rate that a step takes is for the images of all workers together. */
 static void say_rate(const struct train_start *start)
 {
     const struct train_request *request = start->request;
     const struct learning_rate *rate = start->rate;
     const struct optimizer_settings *settings = &request->optimizer;
-    printf("%llu steps, global batch %zu, lr %g", (unsigned long long)start->steps, rate->global_batch, rate->rate);
+    printf("%llu step%s, global batch %zu, lr %g", (unsigned long long)start->steps, plural((size_t)start->steps),
+           rate->global_batch, rate->rate);
     if (rate->images > 0)
         printf(" for %zu images: %g for %zu", rate->images, learning_rate_scaled(rate), rate->global_batch);
-    printf(", %s", rate_schedule_name(rate->schedule));
-    if (rate->schedule == RATE_COSINE || rate->schedule == RATE_POLYNOMIAL)
-        printf(" to %g", rate->end);
-    printf(", warm-up %llu steps\n", (unsigned long long)rate->warmup);
+    say_schedule(rate, start->steps);
+    printf(", warm-up %llu step%s\n", (unsigned long long)rate->warmup, plural((size_t)rate->warmup));
     printf("%s, momentum %g, weight decay %g of weights, %g of norms, %g of biases, ", update_rule_name(settings->rule),
            settings->momentum, settings->weight_decay, settings->norm_decay, settings->bias_decay);
     if (settings->clip > 0)

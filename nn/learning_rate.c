@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "nn/data/order.h"
 
 #define PI 3.14159265358979323846
 
@@ -80,17 +81,17 @@ enum status learning_rate_milestones(struct learning_rate *rate, const char *epo
             return bad_milestones(epochs);
         next += more;
         last = epoch;
-        rate->milestone[rate->milestones++] = (uint64_t)(epoch * steps_per_epoch);
+        rate->milestone[rate->milestones++] = data_order_steps(epoch, steps_per_epoch);
     }
     return STATUS_OK;
 }
 
 void learning_rate_usual_milestones(struct learning_rate *rate, uint64_t steps)
 {
-    static const int epochs[] = {30, 60, 80};
+    static const double epochs[] = {30, 60, 80};
     rate->milestones = sizeof epochs / sizeof epochs[0];
     for (int k = 0; k < rate->milestones; k++)
-        rate->milestone[k] = (uint64_t)((double)steps * epochs[k] / 90);
+        rate->milestone[k] = data_order_steps(epochs[k] / 90, (double)steps); /* of one step: none */
 }
 
 void learning_rate_shift(struct learning_rate *rate, double steps)

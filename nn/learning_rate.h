@@ -47,10 +47,11 @@ struct learning_rate {
 double learning_rate_scaled(const struct learning_rate *rate);
 double learning_rate_at(const struct learning_rate *rate, uint64_t step);
 
-/* Milestones from a list of epochs like "30,60,80" ("" = none) and the steps of an epoch. STATUS_USAGE for anything
+/* Milestones from a list of epochs like "30,60,80" ("" = none) and the steps of an epoch, each the first step that begins when
+ * so much is over. STATUS_USAGE for anything
  * that is no list of rising positive numbers. */
 enum status learning_rate_milestones(struct learning_rate *rate, const char *epochs, double steps_per_epoch) MUST_CHECK;
-/* The usual ones, 30, 60 and 80 of 90 epochs, as fractions of a run of `steps`. */
+/* The usual ones, 30, 60 and 80 of 90 epochs, as shares of a run of `steps`, whatever its length was given in. */
 void learning_rate_usual_milestones(struct learning_rate *rate, uint64_t steps);
 /* All milestones so many steps later; those that would come before step 0 come there. */
 void learning_rate_shift(struct learning_rate *rate, double steps);

@@ -141,19 +141,24 @@ static void add_milestones(const struct learning_rate *rate, struct text *text)
         text_addf(text, "%s%llu", k > 0 ? "," : "", (unsigned long long)rate->milestone[k]);
 }
 
-/* They follow from --decay-epochs, or from the length of the run, which may differ where they don't. */
+/* They follow from --decay-epochs, or from the length of the run, which may differ where they don't. Other workers change
+ * those that are told in epochs. */
 static enum status compare_milestones(const struct trainer *trainer, const json_t *header)
 {
     struct text ours = {0};
     const char *theirs = json_string_value(json_object_get(header, "milestones"));
+    const bool in_steps = trainer->request->steps > 0 && trainer->request->decay_epochs == NULL;
     add_milestones(&trainer->rate, &ours);
     enum status status = text_check(&ours);
-    if (status >= 0 && !trainer->request->change_workers && (theirs == NULL || strcmp(text_string(&ours), theirs) != 0))
-        status = fail(STATUS_USAGE,
-                      "--decay-epochs, --epochs or --steps: the learning rate of the %s schedule would change at step "
-                      "%s, in the run of checkpoint %s it did at %s: give the same",
-                      rate_schedule_name(trainer->rate.schedule), text_string(&ours), trainer->resumed->path,
-                      theirs != NULL ? theirs : "others");
+    if (status >= 0 && (!trainer->request->change_workers || in_steps) &&
+        (theirs == NULL || strcmp(text_string(&ours), theirs) != 0))
+        status =
+            fail(STATUS_USAGE,
+                 "--decay-epochs, --epochs or --steps: the learning rate of the %s schedule would change at step "
+                 "%s, in the run of checkpoint %s it does at %s: give the same (a run that may become longer wants "
+                 "--lr-schedule=constant or its --decay-epochs from the start)",
+                 rate_schedule_name(trainer->rate.schedule), text_string(&ours), trainer->resumed->path,
+                 theirs != NULL ? theirs : "others");
     text_release(&ours);
     return status;
 }

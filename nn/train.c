@@ -73,26 +73,27 @@ static enum status make_rate(struct trainer *trainer, double shift)
     const struct train_request *request = trainer->request;
     const double epoch = (double)data_order_batches(&trainer->order);
     struct learning_rate *rate = &trainer->rate;
-    *rate = (struct learning_rate){.schedule = request->schedule,
-                                   .rate = request->lr,
-                                   .images = request->lr_images,
-                                   .global_batch = (size_t)trainer->order.workers * (size_t)trainer->order.batch,
-                                   .warmup = request->warmup_epochs > 0 ? (uint64_t)(request->warmup_epochs * epoch)
-                                                                        : request->warmup_steps,
-                                   .warmup_from = request->warmup_lr,
-                                   .steps = trainer->steps,
-                                   .warmup_began = request->warmup_epochs > 0 ? shift : 0,
-                                   .began = request->steps > 0 ? 0 : shift,
-                                   .end = request->lr_end,
-                                   .power = request->lr_power,
-                                   .factor = request->decay_factor};
+    *rate = (struct learning_rate){
+        .schedule = request->schedule,
+        .rate = request->lr,
+        .images = request->lr_images,
+        .global_batch = (size_t)trainer->order.workers * (size_t)trainer->order.batch,
+        .warmup = request->warmup_epochs > 0 ? data_order_steps(request->warmup_epochs, epoch) : request->warmup_steps,
+        .warmup_from = request->warmup_lr,
+        .steps = trainer->steps,
+        .warmup_began = request->warmup_epochs > 0 ? shift : 0,
+        .began = request->steps > 0 ? 0 : shift,
+        .end = request->lr_end,
+        .power = request->lr_power,
+        .factor = request->decay_factor};
     if (request->decay_epochs != NULL)
         TRY(learning_rate_milestones(rate, request->decay_epochs, epoch));
     else if (request->steps > 0)
-        TRY(learning_rate_milestones(rate, "30,60,80", epoch));
+        learning_rate_usual_milestones(rate, request->steps);
     else
-        learning_rate_usual_milestones(rate, (uint64_t)ceil(request->epochs * epoch));
-    learning_rate_shift(rate, shift);
+        learning_rate_usual_milestones(rate, data_order_steps(request->epochs, epoch));
+    if (request->decay_epochs != NULL || request->steps == 0)
+        learning_rate_shift(rate, shift);
     return STATUS_OK;
 }
 

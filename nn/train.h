@@ -142,8 +142,7 @@ struct train_request {
     double warmup_lr, lr_end, lr_power, decay_factor;
     uint64_t warmup_steps;
     double warmup_epochs;     /* instead of warmup_steps; 0: those */
-    const char *decay_epochs; /* "30,60,80"; NULL: at 1/3, 2/3 and 8/9 of a run of `epochs`, at epochs 30, 60, 80 of a
-                                 run of `steps` */
+    const char *decay_epochs; /* "30,60,80"; NULL: at 1/3, 2/3 and 8/9 of the run */
     size_t bucket;            /* bytes, or BUCKET_WHOLE, BUCKET_TENSOR, BUCKET_USUAL */
     enum train_overlap overlap;
     enum train_norms norms;

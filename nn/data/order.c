@@ -114,13 +114,20 @@ size_t data_order_rest(const struct data_order *order)
     return last < global_batch(order) ? last : 0;
 }
 
+uint64_t data_order_steps(double epochs, double batches)
+{
+    const double steps = epochs * batches, nearest = nearbyint(steps);
+    return (uint64_t)(fabs(steps - nearest) <= 1e-9 * fmax(nearest, 1) ? nearest : ceil(steps));
+}
+
 uint64_t data_order_end(const struct data_order *order, double epochs)
 {
     const struct data_origin *origin = &order->origin;
-    const double each = (double)data_order_batches(order), first = (double)batches_from(order, origin->position);
+    const uint64_t each = data_order_batches(order), first = batches_from(order, origin->position);
+    const double left = epochs - (double)origin->epoch;
     /* The first epoch may be shorter: what it lacks counts as done. */
-    const double step = ceil((epochs - (double)origin->epoch) * each) - (each - first);
-    return origin->step + (step > 0 ? (uint64_t)step : 0);
+    const uint64_t steps = left > 0 ? data_order_steps(left, (double)each) : 0, done = each - first;
+    return origin->step + (steps > done ? steps - done : 0);
 }
 
 /* ---- samples ---- */

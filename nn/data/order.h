@@ -57,6 +57,9 @@ size_t data_order_all_images(const struct data_order *order, uint64_t epoch, siz
 /* Images that an epoch from its beginning on leaves out, or, with keep_last, that its last global batch has: 0 where it is
  * like the others. */
 size_t data_order_rest(const struct data_order *order);
+/* Steps that so many epochs of `batches` steps take. A part of a step is a whole one, but what is due to rounding is none:
+ * 0.07 epochs of 100 steps are 7, though 0.07 * 100 is more than that. */
+uint64_t data_order_steps(double epochs, double batches);
 /* The step that begins when so many epochs are over, of a part of an epoch the first one beyond it; at least origin.step. */
 uint64_t data_order_end(const struct data_order *order, double epochs);
 /* Image i of worker `rank` in global batch `batch` of `epoch`. */

@@ -18,8 +18,10 @@
 #include "tests/experiments/support_program.h"
 #include "tests/experiments/support_set.h"
 
-/* The set has 50 training images: 6 steps of 8 images an epoch, of 2 workers with 4 each. */
-#define SMALL " --model=cnn --image-size=9 --batch=4 --threads=1 --data=."
+/* The set has 50 training images: 6 steps of 8 images an epoch, of 2 workers with 4 each. The rate stays where it is, so
+ * that runs may become longer. */
+#define TINY " --model=cnn --image-size=9 --batch=4 --threads=1 --data=."
+#define SMALL TINY " --lr-schedule=constant"
 
 static void setup(void)
 {
@@ -323,11 +325,26 @@ Test(resume, keeps_the_last_two_and_by_default_each_epoch)
 
 Test(resume, the_schedule_of_the_learning_rate_goes_on)
 {
-    const char *options = "-n 1" SMALL " --lr=1 --warmup-steps=5 --decay-epochs=1 --eval=never";
+    const char *options = "-n 1" TINY " --lr=1 --warmup-steps=5 --decay-epochs=1 --eval=never";
     train_silently(words("%s --steps=20 --out=whole", options));
     train_silently(words("%s --steps=3 --out=cut", options));
     train_silently(words("%s --steps=20 --out=cut --resume", options));
     expect_same("whole", "cut", 20, 1, false);
+}
+
+/* Those that are shares of the run go with its length, in steps and in epochs, on any number of workers. */
+Test(resume, milestones_of_a_run_stay_where_they_were)
+{
+    static const char *const schedules[] = {"step", "cosine"};
+    for (int i = 0; i < 2; i++) {
+        char *options = words(TINY " --lr-schedule=%s --eval=never --out=run-%d", schedules[i], i);
+        train_silently(words("-n 2 --steps=4 %s", options));
+        expect_wrong(words("-n 2 --steps=8 --resume %s", options), 2, "the learning rate of the");
+        expect_wrong(words("-n 1 --steps=8 --resume --change-workers %s", options), 2, "the learning rate of the");
+        train_silently(words("-n 2 --steps=4 --resume %s", options));
+        free(train(words("-n 1 --steps=4 --resume --change-workers %s", options)));
+        free(options);
+    }
 }
 
 /* ---- damaged ones ---- */
@@ -403,7 +420,7 @@ Test(resume, options_that_change_the_result_must_agree)
                  {"--label-smoothing=0.1", "--label-smoothing"},
                  {"--image-size=10", "--image-size=10"},
                  {"--augment=crop-flip", "--augment=crop-flip"},
-                 {"--decay-epochs=1", "--decay-epochs"}};
+                 {"--lr-schedule=step --decay-epochs=1", "--lr-schedule=step"}};
     for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++)
         expect_wrong(
             words("--allreduce=ring -n 2" SMALL " --steps=8 --eval=never --out=run --resume %s", wrong[w].option), 2,
@@ -422,7 +439,7 @@ Test(resume, options_that_change_the_result_must_agree)
     put_images("train-images-idx3-ubyte", SET_TRAIN, 0); /* the same contents in a file of another time */
     char *said =
         train(words("--allreduce=ring -n 2 --model=cnn --image-size=9 --batch=4 --threads=2 --data=. --steps=8 "
-                    "--eval=never --out=run --resume"));
+                    "--lr-schedule=constant --eval=never --out=run --resume"));
     cr_expect(contains(said, "--threads"), "%s", said);
     free(said);
     said = train(words("-n 1" SMALL " --steps=2 --eval=never --out=fresh --resume"));
@@ -528,7 +545,7 @@ Test(resume, what_was_kept_within_an_epoch_may_end_there_with_change_workers)
 /* As many images a step: the same samples in the same order, and nearly the same numbers. */
 Test(resume, goes_on_with_other_workers)
 {
-    const char *options = "--model=cnn --image-size=9 --threads=1 --data=. --eval=never";
+    const char *options = "--model=cnn --image-size=9 --threads=1 --data=. --eval=never --lr-schedule=constant";
     char *said = NULL;
     train_silently(words("-n 2 --batch=6 %s --steps=10 --out=whole", options));
     train_silently(words("-n 2 --batch=6 %s --steps=3 --out=run", options));
@@ -554,13 +571,12 @@ Test(resume, goes_on_with_other_workers)
     json_decref(summary);
     expect_same_lines("more", "more", 16);
     /* the rate's way is still that of the run */
-    expect_wrong(words("-n 3 --batch=4 %s --steps=20 --decay-epochs=1 --out=more --resume --change-workers", options),
-                 2, "--decay-epochs=1");
+    expect_wrong(
+        words("-n 3 --batch=4 %s --steps=20 --lr-schedule=cosine --out=more --resume --change-workers", options), 2,
+        "--lr-schedule=cosine");
     /* 14 images left of 50: 6, 6 and 2 */
-    train_silently(words("-n 2 --batch=6 --last=keep --lr-schedule=constant %s --steps=3 --out=kept", options));
-    free(train(
-        words("-n 3 --batch=2 --last=keep --lr-schedule=constant %s --epochs=2 --out=kept --resume --change-workers",
-              options)));
+    train_silently(words("-n 2 --batch=6 --last=keep %s --steps=3 --out=kept", options));
+    free(train(words("-n 3 --batch=2 --last=keep %s --epochs=2 --out=kept --resume --change-workers", options)));
     summary = summary_of("kept");
     cr_expect_eq(integer_of(summary, "steps"), 3 + 3 + 9);
     cr_expect_float_eq(number_of(summary, "epochs"), 2, 1e-12);

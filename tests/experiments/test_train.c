@@ -23,6 +23,7 @@
 #include "tests/base/folder.h"
 
 #define SMALL " --model=cnn --image-size=28 --batch=8 --threads=1"
+#define CONSTANT SMALL " --lr-schedule=constant"
 
 TestSuite(train, .init = enter_folder, .fini = leave_folder, .timeout = 300);
 
@@ -153,6 +154,30 @@ Test(train, writes_a_summary_with_every_key)
     cr_expect_leq(number(written, "comm_ms"), number(written, "step_ms") * 1.0001);
     json_decref(printed);
     json_decref(written);
+}
+
+/* In steps, and whether any of them is one of this run. */
+Test(train, says_where_the_rate_changes)
+{
+    static const struct {
+        const char *words, *said;
+    } cases[] = {{"--steps=20", ", step x0.1 at steps 7, 14, 18, warm-up 0 steps"},
+                 {"--steps=3 --decay-epochs=0.001 --decay-factor=0.5",
+                  ", step x0.5 at step 8 (beyond this run: the rate stays)"},
+                 {"--steps=3 --decay-epochs=", ", step (no milestones: the rate stays)"},
+                 {"--steps=3 --lr-schedule=cosine --lr-end=0.01 --warmup-steps=1",
+                  ", cosine to 0.01 at step 3, warm-up 1 step\n"},
+                 {"--steps=1 --lr-schedule=constant",
+                  "1 step, global batch 8, lr 0.1 for 256 images: 0.003125 for 8, constant"}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        static struct outcome outcome;
+        struct text words = {0};
+        text_addf(&words, "-n 1 --eval=never %s" SMALL, cases[k].words);
+        run(text_string(&words), &outcome);
+        cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
+        cr_expect_not_null(strstr(outcome.out, cases[k].said), "%s: %s", cases[k].words, outcome.out);
+        text_release(&words);
+    }
 }
 
 Test(train, writes_one_line_for_each_step)
@@ -396,7 +421,9 @@ Test(train, losses_of_twenty_steps_are_these)
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
         struct text words = {0};
         double found[STEPS];
-        text_addf(&words, "--data=synthetic --model=resnet18 --image-size=32 --seed=3 --steps=20 %s", runs[k]);
+        text_addf(&words,
+                  "--data=synthetic --model=resnet18 --image-size=32 --seed=3 --steps=20 --lr-schedule=constant %s",
+                  runs[k]);
         losses_of(text_string(&words), found, STEPS);
         for (int i = 0; i < STEPS; i++)
             cr_expect_float_eq(found[i], wanted[i], 1e-3 * wanted[i], "%s: step %d: %.9g", runs[k], i, found[i]);
@@ -713,8 +740,8 @@ Test(train, synchronous_is_bitwise_its_definition)
         reference_gradient(&reference, step, reference.mean[0]);
         reference_update(&reference, step, reference.mean[0]);
     }
-    expect_hash(&reference, "--allreduce=ring -n 2 --steps=5 --eval=never --out=ring" SMALL);
-    expect_hash(&reference, "--allreduce=naive -n 2 --steps=5 --eval=never --out=naive" SMALL);
+    expect_hash(&reference, "--allreduce=ring -n 2 --steps=5 --eval=never --out=ring" CONSTANT);
+    expect_hash(&reference, "--allreduce=naive -n 2 --steps=5 --eval=never --out=naive" CONSTANT);
     reference_close(&reference);
 }
 
@@ -728,8 +755,8 @@ Test(train, double_buffered_is_bitwise_its_definition)
             reference_update(&reference, step, reference.mean[(step + 1) % 2]);
     }
     reference_update(&reference, 5, reference.mean[0]);
-    expect_hash(&reference, "--allreduce=double-buffered -n 2 --steps=5 --eval=never --out=db" SMALL);
-    expect_hash(&reference, "--allreduce=double-buffered:inner=naive -n 2 --steps=5 --eval=never --out=db2" SMALL);
+    expect_hash(&reference, "--allreduce=double-buffered -n 2 --steps=5 --eval=never --out=db" CONSTANT);
+    expect_hash(&reference, "--allreduce=double-buffered:inner=naive -n 2 --steps=5 --eval=never --out=db2" CONSTANT);
     reference_close(&reference);
 }
 

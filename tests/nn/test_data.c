@@ -466,6 +466,21 @@ Test(data, what_is_left_of_an_epoch_is_a_smaller_batch_if_kept)
     }
 }
 
+/* A share of an epoch that is a whole number of steps is that number, whatever the division has rounded. */
+Test(data, rounding_adds_no_step)
+{
+    cr_expect_gt(0.07 * 100, 7);
+    cr_expect_eq(data_order_steps(0.07, 100), 7);
+    cr_expect_eq(data_order_steps(0.1, 10), 1);
+    cr_expect_eq(data_order_steps(0.1, 3), 1, "a part of a step");
+    cr_expect_eq(data_order_steps(1e-6, 3), 1);
+    cr_expect_eq(data_order_steps(90, 1281167), 115305030);
+    cr_expect_eq(data_order_steps(2.0001, 10000), 20001);
+    for (uint64_t batches = 1; batches < 700; batches++)
+        for (uint64_t step = 0; step <= 3 * batches; step++)
+            cr_assert_eq(data_order_steps((double)step / (double)batches, (double)batches), step);
+}
+
 /* Other workers take over where the first ones were: nothing twice, nothing left out, then whole epochs. */
 Test(data, other_workers_go_on_in_the_middle_of_an_epoch)
 {

@@ -51,6 +51,18 @@ Test(rate, usual_milestones_are_fractions_of_the_run)
     cr_expect_eq(rate.milestone[0], 60);
     cr_expect_eq(rate.milestone[1], 120);
     cr_expect_eq(rate.milestone[2], 160);
+    learning_rate_usual_milestones(&rate, 20); /* the first step that begins when so much is over */
+    cr_expect_eq(rate.milestone[0], 7);
+    cr_expect_eq(rate.milestone[1], 14);
+    cr_expect_eq(rate.milestone[2], 18);
+    learning_rate_usual_milestones(&rate, 1);
+    cr_expect_float_eq(learning_rate_at(&rate, 0), 1, 1e-15, "the only step has the whole rate");
+    for (uint64_t epoch = 1; epoch < 5000; epoch += 7) { /* 90 epochs of as many steps */
+        learning_rate_usual_milestones(&rate, 90 * epoch);
+        cr_expect_eq(rate.milestone[0], 30 * epoch);
+        cr_expect_eq(rate.milestone[1], 60 * epoch);
+        cr_expect_eq(rate.milestone[2], 80 * epoch);
+    }
 }
 
 Test(rate, milestones_may_be_fractions_or_none)
