@@ -587,12 +587,13 @@ static enum status restore_feedback(struct trainer *trainer)
     return status;
 }
 
-/* Sums over the run before; what is not told counts as nothing. */
+/* Sums over the run before, times those with the present workers; what is not told counts as nothing. */
 static void restore_sums(struct trainer *trainer)
 {
     const json_t *header = checkpoint_header(trainer->resumed->main);
     const json_t *sums = json_object_get(header, "sums");
-    trainer->before.wait_s = json_number_value(json_object_get(sums, "wait_s"));
+    if (trainer->order.origin.step < trainer->first)
+        trainer->before.wait_s = json_number_value(json_object_get(sums, "wait_s"));
     trainer->before.skipped = (size_t)json_integer_value(json_object_get(sums, "skipped_images"));
     trainer->before.wire =
         (struct codec_statistics){.infinite = (uint64_t)json_integer_value(json_object_get(sums, "wire_infinite")),

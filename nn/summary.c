@@ -56,6 +56,13 @@ static size_t timing_skip(const struct trainer *trainer, size_t steps)
     return others + (skip < own ? skip : own - 1);
 }
 
+/* Steps with the present number of workers. */
+static double own_steps(const struct trainer *trainer)
+{
+    const uint64_t others = trainer->order.origin.step;
+    return others < trainer->steps ? (double)(trainer->steps - others) : 1;
+}
+
 static enum status summarise_times(const struct step_row *rows, size_t count, struct train_summary *summary)
 {
     void *memory = NULL;
@@ -377,7 +384,7 @@ enum status trainer_summarise(const struct trainer *trainer, struct train_summar
     summary->top5 = trainer->evaluated ? trainer->accuracy.top5 : (double)NAN;
     summary->test_loss = trainer->evaluated ? trainer->accuracy.loss : (double)NAN;
     summary->consensus = trainer->consensus;
-    summary->data_wait_ms = (trainer->before.wait_s + trainer->wait_s) / (double)trainer->steps * 1e3;
+    summary->data_wait_ms = (trainer->before.wait_s + trainer->wait_s) / own_steps(trainer) * 1e3;
     summary->wire = trainer->wire;
     TRY(make_document(trainer, skip, summary));
     if (trainer->folder.length == 0)

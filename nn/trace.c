@@ -17,25 +17,36 @@ struct event {
 
 struct trace {
     int rank;
+    struct text path;
     struct event *event;
     size_t events, capacity;
     bool failed;
 };
 
-enum status trace_create(int rank, struct trace **trace)
+enum status trace_create(const char *folder, int rank, struct trace **out)
 {
     void *memory = NULL;
-    *trace = NULL;
+    enum status status = STATUS_OK;
+    *out = NULL;
     TRY(memory_zeroed(&memory, 1, sizeof(struct trace)));
-    *trace = memory;
-    (*trace)->rank = rank;
+    struct trace *trace = memory;
+    trace->rank = rank;
+    text_addf(&trace->path, "%s/trace.%d.json", folder, rank);
+    TRY_TO(failed, text_check(&trace->path));
+    TRY_TO(failed, folder_create(folder));
+    TRY_TO(failed, file_writable(text_string(&trace->path)));
+    *out = trace;
     return STATUS_OK;
+failed:
+    trace_destroy(trace);
+    return fail(status, "--trace: %s", status_message());
 }
 
 void trace_destroy(struct trace *trace)
 {
     if (trace == NULL)
         return;
+    text_release(&trace->path);
     free(trace->event);
     free(trace);
 }
@@ -84,10 +95,9 @@ static void add_event(const struct trace *trace, const struct event *event, stru
     text_addf(text, ",\"args\":{\"step\":%llu}},\n", (unsigned long long)event->step);
 }
 
-enum status trace_write(const struct trace *trace, const char *folder)
+enum status trace_write(const struct trace *trace)
 {
-    struct text text = {0}, path = {0};
-    enum status status = STATUS_OK;
+    struct text text = {0};
     if (trace->failed)
         return fail(STATUS_NO_MEMORY, "out of memory: the trace of rank %d: trace fewer steps", trace->rank);
     text_add(&text, "[\n");
@@ -96,13 +106,9 @@ enum status trace_write(const struct trace *trace, const char *folder)
         add_event(trace, &trace->event[k], &text);
     text_addf(&text, "{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%d}}\n]\n",
               trace->rank, trace->rank);
-    text_addf(&path, "%s/trace.%d.json", folder, trace->rank);
-    TRY_TO(done, text_check(&text));
-    TRY_TO(done, text_check(&path));
-    TRY_TO(done, folder_create(folder));
-    TRY_TO(done, file_write_atomic(text_string(&path), text_string(&text), text.length));
-done:
+    enum status status = text_check(&text);
+    if (status >= 0)
+        status = file_write_atomic(text_string(&trace->path), text_string(&text), text.length);
     text_release(&text);
-    text_release(&path);
     return status;
 }

@@ -12,8 +12,9 @@
 
 struct trace;
 
-/* In memory; the file is written by trace_write(). Free with trace_destroy(). */
-enum status trace_create(int rank, struct trace **trace) MUST_CHECK;
+/* In memory, for FOLDER/trace.RANK.json: the folder is made where it is not there, and that the file can be written is tried
+ * at once; trace_write() writes it. Free with trace_destroy(). */
+enum status trace_create(const char *folder, int rank, struct trace **trace) MUST_CHECK;
 void trace_destroy(struct trace *trace); /* accepts NULL */
 
 enum { TRACE_STEPS, TRACE_BUCKETS }; /* rows; bucket b's is TRACE_BUCKETS + b */
@@ -22,7 +23,6 @@ enum { TRACE_STEPS, TRACE_BUCKETS }; /* rows; bucket b's is TRACE_BUCKETS + b */
  * What there is no memory for is left out, and trace_write() says so. */
 void trace_add(struct trace *trace, const char *name, size_t row, uint64_t step, uint64_t from_ns, uint64_t to_ns);
 
-/* FOLDER/trace.RANK.json; the folder is made where it is not there. */
-enum status trace_write(const struct trace *trace, const char *folder) MUST_CHECK;
+enum status trace_write(const struct trace *trace) MUST_CHECK;
 
 #endif

@@ -433,7 +433,7 @@ static enum status trainer_open(const struct train_request *request, struct trai
     TRY(make_plan(trainer));
 
     if (request->trace != NULL)
-        TRY(trace_create(job_rank(request->job), &trainer->trace));
+        TRY(trace_create(request->trace, job_rank(request->job), &trainer->trace));
     struct exchange_request exchange = {.comm = request->comm,
                                         .trace = trainer->trace,
                                         .spec = spec,
@@ -709,7 +709,7 @@ enum status train_run(const struct train_request *request, struct train_summary 
     TRY_TO(done, finish(&trainer));
     TRY_TO(done, write_profile(&trainer));
     if (trainer.trace != NULL)
-        TRY_TO(done, trace_write(trainer.trace, request->trace));
+        TRY_TO(done, trace_write(trainer.trace));
     TRY_TO(done, trainer_summarise(&trainer, summary));
 done:
     trainer_close(&trainer);

@@ -873,6 +873,8 @@ Test(train, a_folder_that_another_run_writes_to_is_refused)
 Test(train, what_is_written_at_the_end_is_tried_at_the_start)
 {
     expect_refused("-n 2 --steps=100000 --profile-out=absent/file --out=run" SMALL, 1, "absent/file");
+    EXPECT_OK(file_write_atomic("file", "", 0));
+    expect_refused("-n 2 --steps=100000 --trace=file --out=traced" SMALL, 1, "--trace: ");
 }
 
 Test(train, a_run_that_diverges_fails_everywhere_naming_the_step)
