@@ -319,12 +319,23 @@ static enum status read_kernels(const struct option_values *options, struct plan
     return text_check(&plan->engines);
 }
 
+/* What nobody reads is not ignored. */
+static enum status check_emulated(const struct option_values *options, const struct plan *plan)
+{
+    static const char *const keys[] = {"data", "augment", "loaders"};
+    for (size_t k = 0; plan->accelerator.profile != NULL && k < sizeof keys / sizeof keys[0]; k++)
+        if (option_given(options, keys[k]))
+            return fail(STATUS_REFUSED, "--%s: an emulated device reads no images: leave it out", keys[k]);
+    return STATUS_OK;
+}
+
 static enum status read_device(const struct option_values *options, struct plan *plan)
 {
     const char *text = option_text(options, "device");
     TRY(accelerator_parse(text, &plan->accelerator));
     if (plan->accelerator.backend == NULL)
         return fail(STATUS_REFUSED, "--device=%s: its module does not compute", text);
+    TRY(check_emulated(options, plan));
     TRY(read_precision(options, plan));
     TRY(read_loss_scale(options, plan));
     return read_kernels(options, plan);

@@ -818,6 +818,7 @@ Test(train, wrong_usage_is_said_in_one_line)
 {
     EXPECT_OK(file_write_atomic("profile", PROFILE, strlen(PROFILE)));
     expect_refused("-n 2 --steps=1 --last=keep --device=replay:profile --out=b", 2, "--last=drop");
+    expect_refused("-n 2 --steps=1 --data=/nowhere --device=replay:profile --out=b", 2, "reads no images");
     expect_refused("--allreduce=rong" SMALL, 2, "did you mean ring?");
     expect_refused("--allreduce=ring:chunk=3" SMALL, 2, "chunk");
     expect_refused("--allreduce=double-buffered:inner=[ring" SMALL, 2, "bracket");
