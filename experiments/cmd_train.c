@@ -322,7 +322,7 @@ static enum status read_kernels(const struct option_values *options, struct plan
 /* What nobody reads is not ignored. */
 static enum status check_emulated(const struct option_values *options, const struct plan *plan)
 {
-    static const char *const keys[] = {"data", "augment", "loaders"};
+    static const char *const keys[] = {"data", "loaders"}; /* not augment: recipes tell it */
     for (size_t k = 0; plan->accelerator.profile != NULL && k < sizeof keys / sizeof keys[0]; k++)
         if (option_given(options, keys[k]))
             return fail(STATUS_REFUSED, "--%s: an emulated device reads no images: leave it out", keys[k]);
