@@ -1,6 +1,7 @@
 /* coder.c - a wire format at work in one collective (coder.h). */
 #include "comm/coder.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,6 +164,7 @@ const struct codec_statistics *coder_statistics(const struct coder *coder)
 /* The same for everyone who encodes this segment in this run. */
 static size_t encode(const struct coder *coder, const float *values, size_t offset, size_t count, void *bytes)
 {
+    assert(count <= coder->segment && "the progression cuts by coder_segment()");
     return wire_format_encode(&coder->format, rng_key(coder->run, "wire", offset, count), values, count, bytes);
 }
 

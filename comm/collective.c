@@ -382,8 +382,9 @@ static enum status prepare_slices(struct collective *c, bool aliased)
         return STATUS_OK;
     }
     const struct comm *comm = c->team->comm;
+    const size_t segment = c->coder != NULL ? coder_segment(c->coder) : comm->segment / c->size;
     const struct progression_params params = {.count = c->count,
-                                              .segment = comm->segment / c->size > 0 ? comm->segment / c->size : 1,
+                                              .segment = segment > 0 ? segment : 1,
                                               .window = comm->window,
                                               .lookahead = DEFAULT_LOOKAHEAD,
                                               .aliased = aliased};

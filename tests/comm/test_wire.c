@@ -378,6 +378,30 @@ Test(wire, residuals_make_up_for_what_was_left_out)
 }
 
 /* By hand: top-1 of three elements, two workers, worker 0 adds and spreads. */
+/* All that there is travels, in more bytes than it has: with an index for each element, or a key for each segment. */
+Test(wire, segments_have_room_for_what_is_longer_when_encoded)
+{
+    enum { P = 3 };
+    static const enum loopback_mode modes[] = {LOOPBACK_SHUFFLED, LOOPBACK_NODE};
+    static const char *const texts[] = {"top-k:ratio=1", "random-k:ratio=1"};
+    for (int i = 0; i < 4; i++) {
+        struct crank crank;
+        struct collective *calls[P];
+        const struct half_case c = {.spec = "naive", .workers = P, .format = texts[i / 2]};
+        const struct wire_format format = format_of(c.format);
+        struct shape *shape = shape_of(c.spec, P);
+        crank_open(&crank, P, modes[i % 2], 1024);
+        fill_whole(P, LONGEST);
+        EXPECT_OK(create(&crank, shape, &format, LONGEST, REDUCE_SUM, calls));
+        run(&crank, calls, false, c.format);
+        expect_whole(&c, &format, LONGEST, REDUCE_SUM);
+        expect_equal_bits(P, LONGEST, c.format);
+        destroy(&crank, calls);
+        crank_close(&crank);
+        shape_destroy(shape);
+    }
+}
+
 Test(wire, residuals_by_hand)
 {
     struct crank crank;
