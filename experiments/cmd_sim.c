@@ -133,16 +133,16 @@ static json_t *totals_json(const struct run *run, const char *name, int workers,
     return row;
 }
 
-/* The mean over a period of its communication; for a schedule that is one call. What the first shape decides is appended
- * to *decided. */
+/* The mean over a period of its communication; for a schedule that is one call. Events, and how long simulating took, are of
+ * the whole period. What the first shape decides is appended to *decided. */
 static enum status sim_period(const struct run *run, const struct spec *spec, const struct layout *layout,
                               struct sim_result *result, struct text *decided)
 {
     struct shape *shape = NULL;
     const struct sim_request request = network_of(run, layout);
     const size_t count = option_size(run->options, "bytes") / 4;
-    uint64_t period = 1;
-    double total_s = 0;
+    uint64_t period = 1, events = 0;
+    double total_s = 0, wall_s = 0;
     TRY(spec_period(spec, layout, &period));
     for (uint64_t step = 0; step < period; step++) {
         TRY(spec_shape(spec, layout, step, count, &shape));
@@ -152,8 +152,12 @@ static enum status sim_period(const struct run *run, const struct spec *spec, co
         shape_destroy(shape);
         TRY(status);
         total_s += result->time_s;
+        wall_s += result->wall_s;
+        events += result->events;
     }
     result->time_s = total_s / (double)period;
+    result->wall_s = wall_s;
+    result->events = events;
     return STATUS_OK;
 }
 
