@@ -316,11 +316,6 @@ bool msccl_writes_dst(enum msccl_type type)
     return forms[type].dst;
 }
 
-const char *msccl_type_name(enum msccl_type type)
-{
-    return forms[type].name;
-}
-
 /* ---- steps ---- */
 
 static enum status read_type(const struct reader *reader, uint8_t *type)

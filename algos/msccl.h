@@ -106,7 +106,6 @@ bool msccl_sends(enum msccl_type type);
 bool msccl_reduces(enum msccl_type type);
 bool msccl_reads_src(enum msccl_type type);
 bool msccl_writes_dst(enum msccl_type type);
-const char *msccl_type_name(enum msccl_type type); /* "rrcs" */
 
 /* `text` of `length` bytes from `file` (kept as a pointer, for messages). STATUS_FORMAT "file:line: what is wrong" for
  * all of the above, STATUS_REFUSED for a collective other than allreduce. Release with msccl_release(); on failure
