@@ -512,7 +512,7 @@ static void say_data(const struct train_start *start)
     data_facts(start->data, &facts);
     printf("data: %s %s: %zu + %zu images in %d classes, augmentation %s, shards %s, %d loader%s%s%s\n", facts.format,
            facts.path, data_train_count(start->data), data_test_count(start->data), data_classes(start->data),
-           facts.augment, data_shard_name(request->shard), request->loaders, request->loaders == 1 ? "" : "s",
+           facts.augment, data_shard_name(request->shard), request->loaders, plural((size_t)request->loaders),
            facts.notes[0] != '\0' ? "; " : "", facts.notes);
     if (start->rest > 0 && request->keep_last)
         printf("the last batch of an epoch has %zu images on all workers together\n", start->rest);
@@ -595,10 +595,10 @@ static void say_start(void *context, const struct train_start *start)
     struct text spec = {0};
     spec_canonical(request->spec, &spec);
     printf("%s on %d worker%s: %s (%zu parameters), %d x %d pixels, batch %d a worker, device %s%s%s, %d thread%s\n",
-           text_string(&spec), job_size(request->job), job_size(request->job) > 1 ? "s" : "", model->name,
+           text_string(&spec), job_size(request->job), plural((size_t)job_size(request->job)), model->name,
            model->parameters, model->image_size, model->image_size, request->batch, request->backend->name,
            request->profile != NULL ? " of " : "", request->profile != NULL ? request->profile : "", request->threads,
-           request->threads > 1 ? "s" : "");
+           plural((size_t)request->threads));
     say_rate(start);
     say_exchange(start);
     say_setup(telling->worker);

@@ -168,8 +168,9 @@ enum status worker_open(const struct option_values *options, int workers, unsign
     TRY(join(&job, wants, worker));
     int size = job_size(worker->job);
     if (workers > 0 && workers != size)
-        return fail(STATUS_USAGE, "-n %d: the job that started this program has %d workers: give -n %d or leave it out",
-                    workers, size, size);
+        return fail(STATUS_USAGE,
+                    "-n %d: the job that started this program has %d worker%s: give -n %d or leave it out", workers,
+                    size, plural((size_t)size), size);
     const char *nodes = option_text(options, "nodes");
     if (nodes != NULL)
         TRY(layout_parse(nodes, size, &worker->layout));

@@ -487,6 +487,26 @@ enum status checkpoint_list(const char *folder, uint64_t **steps, size_t *count)
     return STATUS_OK;
 }
 
+enum status checkpoint_check_folder(const char *folder)
+{
+    enum status status = STATUS_OK;
+    DIR *entries = opendir(folder);
+    if (entries == NULL)
+        return STATUS_OK;
+    for (struct dirent *entry; status >= 0 && (entry = readdir(entries)) != NULL;) {
+        uint64_t step = 0;
+        const char *rest = NULL;
+        struct stat about;
+        if (parse_name(entry->d_name, &step, &rest) && fstatat(dirfd(entries), entry->d_name, &about, 0) == 0 &&
+            S_ISDIR(about.st_mode))
+            status = fail(STATUS_REFUSED,
+                          "%s/%s: a folder that is called like a checkpoint: remove it, or give another --out=FOLDER",
+                          folder, entry->d_name);
+    }
+    (void)closedir(entries);
+    return status;
+}
+
 static void remove_in(const char *folder, const char *name)
 {
     struct text path = {0};

@@ -2,7 +2,7 @@
  *
  * One file:
  *
- *   chorale checkpoint 1, header 0000001234 bytes, crc32 89abcdef      the first line, of fixed length
+ *   chorale checkpoint 2, header 0000001234 bytes, crc32 89abcdef      the first line, of fixed length
  *   { "step": 40, ... "sections": [ { "name", "bytes", "crc32" } ] }    the header: JSON, as many bytes as that says
  *   ... the sections, one after the other, in that order, little-endian, nothing between them and after them
  *
@@ -24,7 +24,7 @@
 #include "base/status.h"
 #include "base/text.h"
 
-enum { CHECKPOINT_VERSION = 1 };
+enum { CHECKPOINT_VERSION = 2 };
 
 /* ---- writing ---- */
 
@@ -79,6 +79,9 @@ enum status checkpoint_list(const char *folder, uint64_t **steps, size_t *count)
 /* Of the checkpoints in a folder those after `latest` and all but the last `kept` go, and what is left of unfinished
  * ones. What can't be removed stays. */
 enum status checkpoint_prune(const char *folder, uint64_t latest, size_t kept) MUST_CHECK;
+/* STATUS_REFUSED: something that is no file bears a name that checkpoints in this folder have, so they could not be
+ * written. A folder that is not there is good. */
+enum status checkpoint_check_folder(const char *folder) MUST_CHECK;
 /* Whether a file begins like a checkpoint, whole or not. */
 bool checkpoint_is(const char *path);
 

@@ -603,8 +603,11 @@ static enum status exchange_start(void *context, uint64_t step, float *vector)
     if (exchanges->device != NULL && exchanges->library != NULL)
         TRY(device_clock_start(&exchanges->clock));
     enum status status = start_rest(exchanges, step, vector);
-    if (exchanges->device == NULL)
-        exchanges->tally.blocked_ns += clock_ns() - before;
+    if (exchanges->device == NULL) {
+        const uint64_t now = clock_ns();
+        exchanges->tally.blocked_ns += now - before;
+        trace_add(exchanges->trace, "start", TRACE_STEPS, step, before, now);
+    }
     if (exchanges->device == NULL && exchanges->library != NULL)
         exchanges->tally.flight_ns += clock_ns() - before;
     return status;

@@ -9,11 +9,13 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/memory.h"
+#include "base/rng.h"
 #include "nn/checkpoint.h"
 
 enum { PENDING_MOST = 64, APART_LEAST = 16, FOLDERS_MOST = 10000 };
@@ -53,28 +55,31 @@ static enum status fresh_folder(struct text *folder)
 }
 
 /* What a run leaves; checkpoints may be alone where it was killed while it took its earlier rows over. */
-static bool holds_run(const char *folder, struct text *path)
-{
-    uint64_t *steps = NULL;
-    size_t checkpoints = 0;
-    if (has_content(file_in(folder, "summary.json", path)) || has_content(file_in(folder, "metrics.jsonl", path)))
-        return true;
-    if (checkpoint_list(folder, &steps, &checkpoints) < 0 || checkpoints == 0)
-        return false;
-    text_clear(path);
-    checkpoint_path(folder, steps[0], -1, path);
-    free(steps);
-    return true;
-}
-
 static enum status holds_no_run(const char *folder)
 {
     struct text path = {0};
+    uint64_t *steps = NULL;
+    size_t checkpoints = 0;
     enum status status = STATUS_OK;
-    if (holds_run(folder, &path))
+    if (checkpoint_list(folder, &steps, &checkpoints) < 0)
+        checkpoints = 0; /* whoever makes the folder says why */
+    if (checkpoints > 0) {
+        checkpoint_path(folder, steps[0], -1, &path);
         status =
-            fail(STATUS_REFUSED, "--out=%s: it holds a run (%s): give another folder, or --resume to go on with it",
-                 folder, text_string(&path));
+            fail(STATUS_REFUSED,
+                 "--out=%s: it holds a run that was kept after step %llu (%s): add --resume to go on with it, or give "
+                 "another folder",
+                 folder, (unsigned long long)steps[0], text_string(&path));
+    } else if (has_content(file_in(folder, "summary.json", &path))) {
+        status = fail(STATUS_REFUSED, "--out=%s: it holds a run that has ended (%s): give another folder", folder,
+                      text_string(&path));
+    } else if (has_content(file_in(folder, "metrics.jsonl", &path))) {
+        status = fail(STATUS_REFUSED,
+                      "--out=%s: it holds a run (%s) that ended before its first checkpoint: give another folder, or "
+                      "--resume to begin it anew",
+                      folder, text_string(&path));
+    }
+    free(steps);
     text_release(&path);
     return status;
 }
@@ -127,35 +132,160 @@ enum status run_folder(const char *out, bool resume, struct text *folder, FILE *
 
 /* ---- rows ---- */
 
+/* In a checkpoint, and after it the times: as many as timed, but at most METRICS_TIMES. */
+struct kept {
+    struct metrics_totals totals;
+    double lines_bytes, lines_crc32; /* of metrics.jsonl so far */
+    double holds;                    /* 1: the line of the latest step is not in it yet */
+    struct step_row latest;
+};
+
 struct metrics {
     struct metrics_request request;
     FILE *log;                             /* rank 0; ours */
     struct step_row pending[PENDING_MOST]; /* this worker's */
     size_t pendings, gather_at;
     struct step_row *gathered; /* PENDING_MOST of each worker, in rank order */
-    struct step_row *row;      /* of all workers together, from step 0       */
-    size_t rows, capacity;
-    size_t written; /* lines */
+    struct metrics_totals totals;
+    double *time; /* drawn from the timed steps */
+    size_t times, capacity;
+    uint64_t key;
+    bool holds; /* `latest` has no line yet */
+    struct step_row latest;
+    uint64_t lines_bytes; /* rank 0: of metrics.jsonl */
+    uint32_t lines_crc32;
+    bool lost_lines;
 };
 
-static enum status write_rows(struct metrics *metrics, size_t end);
+static size_t times_of(double timed)
+{
+    return timed < METRICS_TIMES ? (size_t)timed : METRICS_TIMES;
+}
 
-/* In place: the lock is that of the file. */
-static enum status take_rows(struct metrics *metrics)
+static bool is_count(double value, double most)
+{
+    return value >= 0 && value <= most && value == floor(value);
+}
+
+bool metrics_kept_is_good(const void *bytes, size_t length, uint64_t steps)
+{
+    struct kept kept;
+    if (length < sizeof kept)
+        return false;
+    memcpy(&kept, bytes, sizeof kept);
+    const struct metrics_totals *totals = &kept.totals;
+    const double sums[] = {totals->images, totals->step_s,    totals->compute_s,
+                           totals->comm_s, totals->exposed_s, totals->bytes};
+    for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
+        if (!isfinite(sums[k]))
+            return false;
+    return is_count(totals->steps, (double)steps) && totals->steps == (double)steps &&
+           is_count(totals->timed, totals->steps) && is_count(totals->timed_from, 1e18) &&
+           is_count(kept.lines_bytes, 1e15) && is_count(kept.lines_crc32, UINT32_MAX) && is_count(kept.holds, 1) &&
+           length == sizeof kept + times_of(totals->timed) * sizeof(double);
+}
+
+/* ---- the lines of the steps before ---- */
+
+/* The first bytes of `from`, which are to have that checksum, to the log; `to` < 0: they are there. *same: they are. */
+static enum status take_bytes(int from, int to, const struct metrics *metrics, bool *same)
+{
+    enum { PIECE = 1 << 16 };
+    char piece[PIECE];
+    uint32_t crc = 0;
+    *same = false;
+    for (uint64_t done = 0; done < metrics->lines_bytes;) {
+        const uint64_t left = metrics->lines_bytes - done;
+        const ssize_t got = pread(from, piece, left < PIECE ? (size_t)left : PIECE, (off_t)done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return STATUS_OK;
+        crc = (uint32_t)crc32_z(crc, (const unsigned char *)piece, (size_t)got);
+        if (to >= 0 && write(to, piece, (size_t)got) != got)
+            return fail(STATUS_IO, "write metrics.jsonl: %s", strerror(errno));
+        done += (uint64_t)got;
+    }
+    *same = crc == metrics->lines_crc32;
+    return STATUS_OK;
+}
+
+static enum status cut_log(const struct metrics *metrics, uint64_t bytes)
+{
+    const int fd = fileno(metrics->log);
+    if (ftruncate(fd, (off_t)bytes) != 0 && errno != EINVAL) /* a pipe has no length */
+        return fail(STATUS_IO, "write metrics.jsonl: %s", strerror(errno));
+    (void)lseek(fd, (off_t)bytes, SEEK_SET);
+    return STATUS_OK;
+}
+
+/* In place, since the lock is that of the file, or from the folder of the earlier run. */
+static enum status take_lines(struct metrics *metrics)
+{
+    struct text path = {0};
+    struct stat ours, theirs;
+    bool same = false;
+    enum status status = STATUS_OK;
+    const int log = fileno(metrics->log);
+    const int from = open(file_in(metrics->request.kept_in, "metrics.jsonl", &path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (from >= 0 && fstat(from, &theirs) == 0 && S_ISREG(theirs.st_mode) && fstat(log, &ours) == 0) {
+        const bool here = ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+        if (!here)
+            status = cut_log(metrics, 0);
+        if (status >= 0)
+            status = take_bytes(from, here ? -1 : log, metrics, &same);
+    }
+    if (from >= 0)
+        (void)close(from);
+    text_release(&path);
+    TRY(status);
+    if (!same) {
+        metrics->lost_lines = metrics->lines_bytes > 0;
+        metrics->lines_bytes = metrics->lines_crc32 = 0;
+    }
+    return cut_log(metrics, metrics->lines_bytes);
+}
+
+static enum status take_kept(struct metrics *metrics)
 {
     const struct metrics_request *request = &metrics->request;
+    struct kept kept;
     void *memory = NULL;
-    TRY(memory_grow(&memory, &metrics->capacity, request->count > 0 ? request->count : 1, sizeof metrics->row[0]));
-    metrics->row = memory;
-    if (request->count > 0)
-        memcpy(metrics->row, request->rows, request->count * sizeof metrics->row[0]);
-    metrics->rows = request->count;
-    metrics->request.rows = NULL;
+    memcpy(&kept, request->kept, sizeof kept);
+    metrics->totals = kept.totals;
+    metrics->latest = kept.latest;
+    metrics->holds = kept.holds > 0;
+    metrics->lines_bytes = (uint64_t)kept.lines_bytes;
+    metrics->lines_crc32 = (uint32_t)kept.lines_crc32;
+    metrics->times = times_of(kept.totals.timed);
+    TRY(memory_grow(&memory, &metrics->capacity, metrics->times + 1, sizeof(double)));
+    metrics->time = memory;
+    if (metrics->times > 0)
+        memcpy(metrics->time, (const char *)request->kept + sizeof kept, metrics->times * sizeof(double));
+    return STATUS_OK;
+}
+
+/* Times count anew where none of those before is wanted: of other workers. */
+static void begin_times(struct metrics *metrics)
+{
+    struct metrics_totals *totals = &metrics->totals;
+    const double from = (double)metrics->request.timed_from;
+    if (from < totals->steps)
+        return;
+    totals->timed_from = from;
+    totals->timed = totals->images = totals->bytes = 0;
+    totals->step_s = totals->compute_s = totals->comm_s = totals->exposed_s = 0;
+    metrics->times = 0;
+}
+
+static enum status begin_rows(struct metrics *metrics)
+{
+    if (metrics->request.kept != NULL)
+        TRY(take_kept(metrics));
+    begin_times(metrics);
     if (metrics->log == NULL)
         return STATUS_OK;
-    if (ftruncate(fileno(metrics->log), 0) != 0 && errno != EINVAL) /* a pipe has no length */
-        return fail(STATUS_IO, "write metrics.jsonl: %s", strerror(errno));
-    return metrics->rows > 0 ? write_rows(metrics, metrics->rows - 1) : STATUS_OK;
+    return metrics->request.kept != NULL ? take_lines(metrics) : cut_log(metrics, 0);
 }
 
 enum status metrics_open(const struct metrics_request *request, struct metrics **out)
@@ -166,12 +296,14 @@ enum status metrics_open(const struct metrics_request *request, struct metrics *
     struct metrics *metrics = memory;
     metrics->request = *request;
     metrics->gather_at = request->in_step ? 1 : APART_LEAST;
+    metrics->key = rng_key(0, "times of steps", 0, 0);
     enum status status =
         memory_zeroed(&gathered, PENDING_MOST * (size_t)job_size(request->job), sizeof(struct step_row));
     metrics->gathered = gathered;
     metrics->log = request->log;
     if (status >= 0)
-        status = take_rows(metrics);
+        status = begin_rows(metrics);
+    metrics->request.kept = metrics->request.kept_in = NULL; /* the caller's */
     if (status < 0) {
         metrics->log = NULL; /* still the caller's */
         metrics_close(metrics);
@@ -188,9 +320,11 @@ void metrics_close(struct metrics *metrics)
     if (metrics->log != NULL)
         (void)fclose(metrics->log); /* every line was flushed and checked */
     free(metrics->gathered);
-    free(metrics->row);
+    free(metrics->time);
     free(metrics);
 }
+
+/* ---- steps ---- */
 
 /* Step `i` of what was gathered, over all workers. In rank order: equal bits on all workers. */
 static struct step_row combine(const struct metrics *metrics, size_t i)
@@ -226,9 +360,8 @@ static bool add_share(json_t *object, const char *key, double value)
     return !isfinite(value) || json_object_set_new(object, key, json_real(value)) == 0;
 }
 
-static json_t *row_json(const struct metrics *metrics, size_t step)
+static json_t *row_json(const struct step_row *row, uint64_t step)
 {
-    const struct step_row *row = &metrics->row[step];
     json_t *object =
         json_pack("{sI sI so so sI so so so so so}", "step", (json_int_t)step, "epoch", (json_int_t)row->epoch, "loss",
                   json_number(row->loss), "lr", json_number(row->rate), "images", (json_int_t)row->images,
@@ -258,32 +391,77 @@ static enum status write_line(FILE *log, const struct text *line)
     return status;
 }
 
-static enum status write_row(const struct metrics *metrics, size_t step)
+/* The line of the latest step, which may have shares by now. */
+static enum status write_latest(struct metrics *metrics)
 {
     struct text line = {0};
-    json_t *object = row_json(metrics, step);
+    if (!metrics->holds)
+        return STATUS_OK;
+    metrics->holds = false;
+    if (metrics->log == NULL)
+        return STATUS_OK;
+    json_t *object = row_json(&metrics->latest, (uint64_t)metrics->totals.steps - 1);
     char *dump = object != NULL ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
     if (dump != NULL)
         text_addf(&line, "%s\n", dump);
     enum status status = dump == NULL || line.failed ? fail(STATUS_NO_MEMORY, "out of memory: a line of metrics.jsonl")
                                                      : write_line(metrics->log, &line);
+    if (status >= 0) {
+        metrics->lines_bytes += line.length;
+        metrics->lines_crc32 = (uint32_t)crc32_z(metrics->lines_crc32, (const unsigned char *)line.data, line.length);
+    }
     text_release(&line);
     free(dump);
     json_decref(object);
     return status;
 }
 
-static enum status write_rows(struct metrics *metrics, size_t end)
+/* Each of the timed steps is among those that are drawn with the same probability. */
+static enum status draw_time(struct metrics *metrics, double step_s)
 {
-    for (; metrics->log != NULL && metrics->written < end; metrics->written++)
-        TRY(write_row(metrics, metrics->written));
+    const uint64_t number = (uint64_t)metrics->totals.timed;
+    void *memory = metrics->time;
+    if (number >= METRICS_TIMES) {
+        const uint64_t place = rng_below(metrics->key, number, number + 1);
+        if (place < METRICS_TIMES)
+            metrics->time[place] = step_s;
+        return STATUS_OK;
+    }
+    TRY(memory_grow(&memory, &metrics->capacity, metrics->times + 1, sizeof(double)));
+    metrics->time = memory;
+    metrics->time[metrics->times++] = step_s;
+    return STATUS_OK;
+}
+
+/* The next step, of all workers together. */
+static enum status take_row(struct metrics *metrics, const struct step_row *row)
+{
+    struct metrics_totals *totals = &metrics->totals;
+    const double step = totals->steps;
+    TRY(write_latest(metrics));
+    if (step < METRICS_LOSSES)
+        totals->first[(size_t)step] = row->loss;
+    totals->last[(uint64_t)step % METRICS_LOSSES] = row->loss;
+    if (step >= totals->timed_from) {
+        TRY(draw_time(metrics, row->step_s));
+        totals->timed++;
+        totals->images += row->images;
+        totals->step_s += row->step_s;
+        totals->compute_s += row->compute_s;
+        totals->comm_s += row->comm_s;
+        totals->exposed_s += row->exposed_s;
+        totals->bytes += row->bytes;
+    }
+    totals->steps++;
+    metrics->latest = *row;
+    metrics->holds = true;
     return STATUS_OK;
 }
 
 /* How many steps to gather next time, from the latest: the same on all workers, since the rows are. */
 static size_t next_gathering(const struct metrics *metrics)
 {
-    double step_s = metrics->row[metrics->rows - 1].step_s;
+    double step_s = metrics->latest.step_s;
     double steps = step_s > 0 ? GATHER_EVERY_S / step_s : PENDING_MOST;
     size_t least = metrics->request.in_step ? 1 : APART_LEAST;
     if (!(steps < PENDING_MOST))
@@ -297,22 +475,21 @@ enum status metrics_gather(struct metrics *metrics)
     if (count == 0)
         return STATUS_OK;
     TRY(job_allgather(metrics->request.job, metrics->pending, count * sizeof metrics->pending[0], metrics->gathered));
-    void *memory = metrics->row;
-    TRY(memory_grow(&memory, &metrics->capacity, metrics->rows + count, sizeof metrics->row[0]));
-    metrics->row = memory;
-    for (size_t i = 0; i < count; i++)
-        metrics->row[metrics->rows++] = combine(metrics, i);
+    for (size_t i = 0; i < count; i++) {
+        const struct step_row row = combine(metrics, i);
+        TRY(take_row(metrics, &row));
+    }
     metrics->pendings = 0;
     metrics->gather_at = next_gathering(metrics);
-    return write_rows(metrics, metrics->rows - 1);
+    return STATUS_OK;
 }
 
 enum status metrics_flush(struct metrics *metrics, const struct shares *shares)
 {
     TRY(metrics_gather(metrics));
-    if (metrics->rows > 0 && shares != NULL)
-        metrics->row[metrics->rows - 1].shares = *shares;
-    return write_rows(metrics, metrics->rows);
+    if (metrics->holds && shares != NULL)
+        metrics->latest.shares = *shares;
+    return write_latest(metrics);
 }
 
 enum status metrics_add(struct metrics *metrics, const struct step_row *row)
@@ -323,8 +500,54 @@ enum status metrics_add(struct metrics *metrics, const struct step_row *row)
     return STATUS_OK;
 }
 
-const struct step_row *metrics_rows(const struct metrics *metrics, size_t *count)
+/* ---- what they come to ---- */
+
+const struct metrics_totals *metrics_totals(const struct metrics *metrics)
 {
-    *count = metrics->rows;
-    return metrics->row;
+    return &metrics->totals;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+enum status metrics_times(const struct metrics *metrics, double **sorted, size_t *count)
+{
+    void *memory = NULL;
+    *sorted = NULL;
+    *count = metrics->times;
+    TRY(memory_zeroed(&memory, metrics->times, sizeof(double)));
+    if (metrics->times > 0) {
+        memcpy(memory, metrics->time, metrics->times * sizeof(double));
+        qsort(memory, metrics->times, sizeof(double), by_value);
+    }
+    *sorted = memory;
+    return STATUS_OK;
+}
+
+enum status metrics_keep(struct metrics *metrics, void **out, size_t *bytes)
+{
+    const struct kept kept = {.totals = metrics->totals,
+                              .lines_bytes = (double)metrics->lines_bytes,
+                              .lines_crc32 = (double)metrics->lines_crc32,
+                              .holds = metrics->holds,
+                              .latest = metrics->latest};
+    void *memory = NULL;
+    *out = NULL;
+    if (metrics->log != NULL && fsync(fileno(metrics->log)) != 0 && errno != EINVAL)
+        return fail(STATUS_IO, "write metrics.jsonl: %s", strerror(errno));
+    *bytes = sizeof kept + metrics->times * sizeof(double);
+    TRY(memory_zeroed(&memory, *bytes, 1));
+    memcpy(memory, &kept, sizeof kept);
+    if (metrics->times > 0)
+        memcpy((char *)memory + sizeof kept, metrics->time, metrics->times * sizeof(double));
+    *out = memory;
+    return STATUS_OK;
+}
+
+bool metrics_lost_lines(const struct metrics *metrics)
+{
+    return metrics->lost_lines;
 }

@@ -12,7 +12,8 @@
 #include "nn/checkpoint.h"
 #include "nn/settings.h"
 
-enum { KEPT = 2, ROW_DOUBLES = sizeof(struct step_row) / sizeof(double), GATHER_MOST = 1 << 16 };
+#define COUNT_MOST ((uint64_t)1 << 60)
+enum { KEPT = 2, GATHER_MOST = 1 << 16, METRICS_MOST = 1 << 20 };
 
 /* An earlier run that goes on. */
 struct resumed {
@@ -22,8 +23,9 @@ struct resumed {
     int workers;                /* of that run */
     int files;                  /* of worker[] */
     bool in_flight;
-    struct step_row *row;
-    size_t rows;
+    void *kept; /* of its metrics */
+    size_t kept_bytes;
+    char *folder;
 };
 
 /* ---- talking ---- */
@@ -105,6 +107,12 @@ static enum status compare_setting(const struct trainer *trainer, const char *ke
                     "--data: its %s are not those that checkpoint %s was trained on (hash %s%s, then %s): give the "
                     "same data set",
                     labels ? "classes or labels" : "images", path, labels ? "" : "of some ", ours, theirs);
+    if (strcmp(key, "bucket") == 0 && trainer->request->bucket == BUCKET_USUAL)
+        return fail(
+            STATUS_USAGE,
+            "--overlap=%s: without --bucket it exchanges in buckets of %s, and checkpoint %s was made with %s: give "
+            "--bucket=%s, or the --overlap that it was made with",
+            trainer->overlaps ? "bucket" : "none", ours, path, theirs, theirs);
     if (strcmp(key, "epochs") == 0)
         return fail(
             STATUS_USAGE,
@@ -240,6 +248,8 @@ static enum status open_worker_files(struct trainer *trainer)
         return STATUS_OK;
     if (!same && trainer->exact) /* what wire formats left out: for nobody */
         return STATUS_OK;
+    if (json_array_size(json_object_get(checkpoint_header(resumed->main), "worker_files")) != (size_t)resumed->workers)
+        return bad_header(resumed->path, "worker_files");
     TRY(memory_zeroed(&memory, (size_t)(same ? 1 : resumed->workers), sizeof(struct checkpoint *)));
     resumed->worker = memory;
     resumed->files = same ? 1 : resumed->workers;
@@ -248,20 +258,22 @@ static enum status open_worker_files(struct trainer *trainer)
     return STATUS_OK;
 }
 
-static enum status read_rows(struct resumed *resumed, uint64_t step)
+static enum status read_metrics(struct resumed *resumed, uint64_t step)
 {
-    const json_t *doubles = json_object_get(checkpoint_header(resumed->main), "row_doubles");
-    void *memory = NULL;
-    size_t bytes = 0;
-    if (json_integer_value(doubles) != ROW_DOUBLES)
-        return fail(STATUS_FORMAT, "checkpoint %s: its metrics were written by another version of this program",
-                    resumed->path);
-    if (!checkpoint_has(resumed->main, "metrics", &bytes) || bytes / sizeof(struct step_row) != step)
+    if (!checkpoint_has(resumed->main, "metrics", &resumed->kept_bytes) || resumed->kept_bytes > METRICS_MOST)
         return bad_header(resumed->path, "metrics");
-    TRY(memory_zeroed(&memory, (size_t)step, sizeof(struct step_row)));
-    resumed->row = memory;
-    resumed->rows = (size_t)step;
-    return checkpoint_read(resumed->main, "metrics", memory, (size_t)step * sizeof(struct step_row));
+    TRY(memory_zeroed(&resumed->kept, resumed->kept_bytes, 1));
+    TRY(checkpoint_read(resumed->main, "metrics", resumed->kept, resumed->kept_bytes));
+    if (!metrics_kept_is_good(resumed->kept, resumed->kept_bytes, step))
+        return bad_header(resumed->path, "metrics");
+    TRY(memory_string(&resumed->folder, resumed->path));
+    char *slash = strrchr(resumed->folder, '/');
+    if (slash != NULL) {
+        slash[slash == resumed->folder] = '\0';
+        return STATUS_OK;
+    }
+    free(resumed->folder);
+    return memory_string(&resumed->folder, ".");
 }
 
 static enum status read_place(struct trainer *trainer)
@@ -286,7 +298,7 @@ static enum status read_place(struct trainer *trainer)
         TRY(header_integer(resumed, header, "position", SIZE_MAX / 2, &position));
     }
     to->position = (size_t)position;
-    return read_rows(resumed, trainer->first);
+    return read_metrics(resumed, trainer->first);
 }
 
 static enum status open_candidate(struct trainer *trainer, const char *path)
@@ -310,7 +322,8 @@ void resume_close(struct trainer *trainer)
         checkpoint_close(resumed->worker[f]);
     checkpoint_close(resumed->main);
     free(resumed->worker);
-    free(resumed->row);
+    free(resumed->kept);
+    free(resumed->folder);
     free(resumed->path);
     free(resumed);
     trainer->resumed = NULL;
@@ -450,13 +463,33 @@ static enum status check_workers(const struct trainer *trainer)
     const struct resumed *resumed = trainer->resumed;
     const int workers = job_size(request->job);
     if (resumed->workers != workers && !request->change_workers)
-        return fail(STATUS_USAGE, "-n %d: checkpoint %s was made by %d workers: give -n %d, or --change-workers",
-                    workers, resumed->path, resumed->workers, resumed->workers);
+        return fail(STATUS_USAGE, "-n %d: checkpoint %s was made by %d worker%s: give -n %d, or --change-workers",
+                    workers, resumed->path, resumed->workers, plural((size_t)resumed->workers), resumed->workers);
     if (request->shard != SHARD_GLOBAL && trainer->order.origin.position > 0)
         return fail(STATUS_REFUSED,
                     "--change-workers: with --shard=%s each worker has a share of the data, which can be cut anew only "
                     "where an epoch begins, and checkpoint %s was made within one",
                     data_shard_name(request->shard), resumed->path);
+    return STATUS_OK;
+}
+
+/* A place in the data that this run could have come to: of the data set and options, which are known to be the same. */
+static enum status check_place(const struct trainer *trainer)
+{
+    const struct resumed *resumed = trainer->resumed;
+    const json_t *header = checkpoint_header(resumed->main);
+    const struct data_order *order = &trainer->order;
+    const struct data_place place = data_order_place(order, trainer->first);
+    uint64_t epoch = 0, position = 0;
+    TRY(header_integer(resumed, header, "epoch", trainer->first, &epoch)); /* each has a step at least */
+    TRY(header_integer(resumed, header, "position", order->samples, &position));
+    if (order->origin.position > order->samples)
+        return bad_header(resumed->path, "origin");
+    const bool same = resumed->workers == order->workers && !trainer->request->change_workers;
+    if (same && (place.epoch != epoch || place.position != position))
+        return bad_header(resumed->path, "position");
+    if (json_is_true(json_object_get(header, "exact")) != trainer->exact)
+        return bad_header(resumed->path, "exact");
     return STATUS_OK;
 }
 
@@ -476,7 +509,8 @@ enum status resume_find(struct trainer *trainer)
     if (status < 0 || trainer->resumed == NULL)
         return status;
     TRY(check_workers(trainer));
-    return compare_settings(trainer, checkpoint_header(trainer->resumed->main));
+    TRY(compare_settings(trainer, checkpoint_header(trainer->resumed->main)));
+    return check_place(trainer);
 }
 
 /* ---- restoring ---- */
@@ -515,26 +549,49 @@ static enum status read_mean(struct checkpoint *const *files, int count, const c
     return status;
 }
 
+static bool all_finite(const float *values, size_t count)
+{
+    uint32_t bad = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        bad |= (bits & 0x7f800000U) == 0x7f800000U;
+    }
+    return bad == 0;
+}
+
+static enum status not_finite(const char *path, const char *what)
+{
+    return fail(STATUS_FORMAT, "checkpoint %s: its %s are not finite, which this program never keeps", path, what);
+}
+
+/* What must be finite, into an arena. */
+static enum status restore_arena(const struct trainer *trainer, struct checkpoint *const *files, int count,
+                                 const char *name, float *buffer, float *arena)
+{
+    const size_t elements = trainer->model->parameters;
+    TRY(read_mean(files, count, name, buffer, elements));
+    if (!all_finite(buffer, elements))
+        return not_finite(trainer->resumed->path, name);
+    return to_arena(trainer, buffer, arena);
+}
+
 static enum status restore_model(struct trainer *trainer, float *buffer)
 {
     const struct resumed *resumed = trainer->resumed;
     struct replica *replica = &trainer->replica;
-    const size_t count = trainer->model->parameters;
     struct checkpoint *const *files = trainer->exact ? &resumed->main : resumed->worker;
     const int number = trainer->exact ? 1 : resumed->files;
-    TRY(read_mean(files, number, "parameters", buffer, count));
-    TRY(to_arena(trainer, buffer, replica->parameters));
-    TRY(read_mean(files, number, "momentum", buffer, count));
-    TRY(to_arena(trainer, buffer, optimizer_velocity(trainer->optimizer)));
+    TRY(restore_arena(trainer, files, number, "parameters", buffer, replica->parameters));
+    TRY(restore_arena(trainer, files, number, "momentum", buffer, optimizer_velocity(trainer->optimizer)));
     if (!resumed->in_flight)
         return STATUS_OK;
     uint64_t bytes = 0;
     if (trainer->first == 0 || trainer->method->gradients < 2)
         return bad_header(resumed->path, "in_flight");
-    TRY(header_integer(resumed, checkpoint_header(resumed->main), "in_flight_bytes", INT64_MAX, &bytes));
-    TRY(checkpoint_read(resumed->main, "gradient", buffer, count * sizeof(float)));
+    TRY(header_integer(resumed, checkpoint_header(resumed->main), "in_flight_bytes", COUNT_MOST, &bytes));
     exchanges_restore_settled(trainer->exchanges, (size_t)bytes);
-    return to_arena(trainer, buffer, replica->gradient[(trainer->first - 1) % 2]);
+    return restore_arena(trainer, &resumed->main, 1, "gradient", buffer, replica->gradient[(trainer->first - 1) % 2]);
 }
 
 /* Of an exact run: of all workers, one after the other. */
@@ -543,7 +600,10 @@ static enum status restore_statistics(struct trainer *trainer)
     const struct resumed *resumed = trainer->resumed;
     const size_t count = trainer->model->state, all = count * (size_t)resumed->workers;
     const int rank = job_rank(trainer->request->job);
+    size_t bytes = 0;
     void *memory = NULL;
+    if (trainer->exact && (!checkpoint_has(resumed->main, "statistics", &bytes) || bytes / sizeof(float) != all))
+        return bad_header(resumed->path, "statistics"); /* before so much memory is taken */
     TRY(memory_zeroed(&memory, all, sizeof(float)));
     float *state = memory;
     enum status status = trainer->exact ? checkpoint_read(resumed->main, "statistics", state, all * sizeof(float))
@@ -558,6 +618,8 @@ static enum status restore_statistics(struct trainer *trainer)
             state[i] = (float)(sum / resumed->workers);
         }
     }
+    if (status >= 0 && !all_finite(state, count))
+        status = not_finite(resumed->path, "statistics");
     if (status >= 0)
         status = arena_write(&trainer->place, trainer->state, state, count);
     free(memory);
@@ -587,19 +649,27 @@ static enum status restore_feedback(struct trainer *trainer)
     return status;
 }
 
-/* Sums over the run before, times those with the present workers; what is not told counts as nothing. */
-static void restore_sums(struct trainer *trainer)
+/* Sums over the run before. */
+static enum status restore_sums(struct trainer *trainer)
 {
-    const json_t *header = checkpoint_header(trainer->resumed->main);
-    const json_t *sums = json_object_get(header, "sums");
-    if (trainer->order.origin.step < trainer->first)
-        trainer->before.wait_s = json_number_value(json_object_get(sums, "wait_s"));
-    trainer->before.skipped = (size_t)json_integer_value(json_object_get(sums, "skipped_images"));
-    trainer->before.wire =
-        (struct codec_statistics){.infinite = (uint64_t)json_integer_value(json_object_get(sums, "wire_infinite")),
-                                  .nan = (uint64_t)json_integer_value(json_object_get(sums, "wire_nan")),
-                                  .flushed = (uint64_t)json_integer_value(json_object_get(sums, "wire_flushed")),
-                                  .worst = json_number_value(json_object_get(sums, "wire_error"))};
+    const struct resumed *resumed = trainer->resumed;
+    const json_t *sums = json_object_get(checkpoint_header(resumed->main), "sums");
+    const json_t *wait = json_object_get(sums, "wait_s"), *error = json_object_get(sums, "wire_error");
+    struct codec_statistics *wire = &trainer->before.wire;
+    uint64_t skipped = 0;
+    if (!json_is_number(wait) || json_number_value(wait) < 0)
+        return bad_header(resumed->path, "wait_s");
+    if (!json_is_number(error) || json_number_value(error) < 0)
+        return bad_header(resumed->path, "wire_error");
+    if (trainer->order.origin.step < trainer->first) /* of the present workers */
+        trainer->before.wait_s = json_number_value(wait);
+    wire->worst = json_number_value(error);
+    TRY(header_integer(resumed, sums, "skipped_images", COUNT_MOST, &skipped));
+    TRY(header_integer(resumed, sums, "wire_infinite", COUNT_MOST, &wire->infinite));
+    TRY(header_integer(resumed, sums, "wire_nan", COUNT_MOST, &wire->nan));
+    TRY(header_integer(resumed, sums, "wire_flushed", COUNT_MOST, &wire->flushed));
+    trainer->before.skipped = (size_t)skipped;
+    return STATUS_OK;
 }
 
 /* Samples of its epoch that the run before had given, by its own batches; 0: an epoch had just ended. */
@@ -614,8 +684,8 @@ static void say_changes(struct trainer *trainer)
     const int workers = job_size(trainer->request->job);
     struct text line = {0};
     if (resumed->workers != workers) {
-        text_addf(&line, "checkpoint %s of %d workers goes on with %d: %s are averaged", resumed->path,
-                  resumed->workers, workers,
+        text_addf(&line, "checkpoint %s of %d worker%s goes on with %d: %s are averaged", resumed->path,
+                  resumed->workers, plural((size_t)resumed->workers), workers,
                   trainer->exact ? "their running statistics" : "their parameters, momentum and running statistics");
         if (resumed->in_flight)
             text_addf(&line, "; the gradient in flight is the mean over the %d", resumed->workers);
@@ -641,16 +711,20 @@ enum status resume_restore(struct trainer *trainer)
     TRY(status);
     TRY(restore_statistics(trainer));
     TRY(restore_feedback(trainer));
-    restore_sums(trainer);
+    TRY(restore_sums(trainer));
     trainer->averaged = resumed_position(trainer->resumed) == 0; /* it was kept after that */
     say_changes(trainer);
     return STATUS_OK;
 }
 
-const struct step_row *resume_rows(const struct trainer *trainer, size_t *count)
+void resume_kept(const struct trainer *trainer, const void **kept, size_t *bytes, const char **folder)
 {
-    *count = trainer->resumed != NULL ? trainer->resumed->rows : 0;
-    return trainer->resumed != NULL ? trainer->resumed->row : NULL;
+    const struct resumed *resumed = trainer->resumed;
+    if (resumed == NULL)
+        return;
+    *kept = resumed->kept;
+    *bytes = resumed->kept_bytes;
+    *folder = resumed->folder;
 }
 
 /* ---- saving ---- */
@@ -666,17 +740,6 @@ struct saving {
     struct codec_statistics wire;
     size_t skipped;
 };
-
-static bool all_finite(const float *values, size_t count)
-{
-    uint32_t bad = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &values[i], sizeof bits);
-        bad |= (bits & 0x7f800000U) == 0x7f800000U;
-    }
-    return bad == 0;
-}
 
 static enum status put_arena(struct trainer *trainer, struct saving *saving, struct checkpoint_writer *writer,
                              const float *arena)
@@ -731,15 +794,17 @@ static enum status put_feedback(struct trainer *trainer, size_t count, struct ch
     return status;
 }
 
-static enum status put_statistics(struct trainer *trainer, struct checkpoint_writer *writer)
+static enum status put_statistics(struct trainer *trainer, struct saving *saving, struct checkpoint_writer *writer)
 {
     const size_t count = trainer->model->state;
     void *state = NULL;
     enum status status = memory_zeroed(&state, count, sizeof(float));
     if (status >= 0)
         status = arena_read(&trainer->place, trainer->state, state, count);
-    if (status >= 0)
+    if (status >= 0) {
+        saving->good = saving->good && all_finite(state, count);
         status = checkpoint_put(writer, state);
+    }
     free(state);
     return status;
 }
@@ -774,7 +839,7 @@ static enum status write_worker_file(struct trainer *trainer, struct saving *sav
                                    section, sections, &writer));
     if (!trainer->exact) {
         TRY_TO(done, put_model(trainer, saving, writer));
-        TRY_TO(done, put_statistics(trainer, writer));
+        TRY_TO(done, put_statistics(trainer, saving, writer));
     }
     if (feedback > 0)
         TRY_TO(done, put_feedback(trainer, feedback, writer));
@@ -831,14 +896,13 @@ static json_t *header_of(const struct trainer *trainer, const struct saving *sav
     (void)snprintf(threads, sizeof threads, "%d", request->threads);
     add_milestones(&trainer->rate, &milestones);
     json_t *header = json_pack(
-        "{sI sI sI s{sI sI sI} si sb sb sI ss ss so so so so si sI sI}", "step", (json_int_t)saving->step, "epoch",
+        "{sI sI sI s{sI sI sI} si sb sb sI ss ss so so so so sI sI}", "step", (json_int_t)saving->step, "epoch",
         (json_int_t)place.epoch, "position", (json_int_t)place.position, "origin", "step", (json_int_t)origin->step,
         "epoch", (json_int_t)origin->epoch, "position", (json_int_t)origin->position, "workers", workers, "exact",
         trainer->exact, "in_flight", saving->in_flight, "in_flight_bytes", (json_int_t)saving->settled, "threads",
         threads, "milestones", text_string(&milestones), "options", settings_of(trainer), "versions",
         versions_of(trainer), "sums", sums_of(trainer, saving), "worker_files", worker_files_of(saving, workers),
-        "row_doubles", (int)ROW_DOUBLES, "parameters", (json_int_t)trainer->model->parameters, "state",
-        (json_int_t)trainer->model->state);
+        "parameters", (json_int_t)trainer->model->parameters, "state", (json_int_t)trainer->model->state);
     text_release(&milestones);
     return header;
 }
@@ -849,11 +913,12 @@ static enum status write_main_file(struct trainer *trainer, struct saving *savin
     const size_t model = trainer->model->parameters * sizeof(float);
     const size_t statistics = trainer->model->state * (size_t)job_size(trainer->request->job) * sizeof(float);
     struct checkpoint_section section[5];
-    size_t sections = 0, rows = 0;
+    size_t sections = 0, kept_bytes = 0;
     struct checkpoint_writer *writer = NULL;
     struct text path = {0};
+    void *kept = NULL;
     enum status status = STATUS_OK;
-    const struct step_row *row = metrics_rows(trainer->metrics, &rows);
+    TRY(metrics_keep(trainer->metrics, &kept, &kept_bytes));
     if (trainer->exact) {
         section[sections++] = (struct checkpoint_section){"parameters", model};
         section[sections++] = (struct checkpoint_section){"momentum", model};
@@ -861,7 +926,7 @@ static enum status write_main_file(struct trainer *trainer, struct saving *savin
             section[sections++] = (struct checkpoint_section){"gradient", model};
         section[sections++] = (struct checkpoint_section){"statistics", statistics};
     }
-    section[sections++] = (struct checkpoint_section){"metrics", rows * sizeof *row};
+    section[sections++] = (struct checkpoint_section){"metrics", kept_bytes};
     checkpoint_path(text_string(&trainer->shared_folder), saving->step, -1, &path);
     TRY_TO(done, text_check(&path));
     TRY_TO(done, checkpoint_create(text_string(&path), header_of(trainer, saving), section, sections, &writer));
@@ -871,7 +936,7 @@ static enum status write_main_file(struct trainer *trainer, struct saving *savin
             TRY_TO(done, put_arena(trainer, saving, writer, trainer->replica.gradient[(saving->step - 1) % 2]));
         TRY_TO(done, checkpoint_put(writer, saving->statistics));
     }
-    TRY_TO(done, checkpoint_put(writer, row));
+    TRY_TO(done, checkpoint_put(writer, kept));
     if (saving->good) {
         struct checkpoint_writer *done = writer;
         writer = NULL;
@@ -880,6 +945,7 @@ static enum status write_main_file(struct trainer *trainer, struct saving *savin
     }
 done:
     checkpoint_abandon(writer);
+    free(kept);
     text_release(&path);
     return status;
 }
@@ -955,6 +1021,7 @@ enum status resume_save(struct trainer *trainer)
         TRY_TO(done, memory_zeroed(&statistics, workers * trainer->model->state, sizeof(float)));
         saving.statistics = statistics;
         TRY_TO(done, gather_statistics(trainer, saving.statistics));
+        saving.good = saving.good && all_finite(saving.statistics, workers * trainer->model->state);
     }
     if (!trainer->exact || exchanges_feedback_count(trainer->exchanges) > 0) {
         TRY_TO(done, memory_zeroed(&files, workers, sizeof(struct checkpoint_identity)));

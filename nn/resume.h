@@ -5,7 +5,8 @@
  * gradient that a double-buffered run has still to apply, and each worker's running statistics. FOLDER/checkpoint-STEP.worker-R,
  * written by worker R where workers differ: its parameters, momentum and statistics (gossip), and what a lossy wire format
  * has left out so far. The learning rate and the order of the data are functions of the step; the rows of metrics.jsonl
- * are kept, too, and written again, so that lines of steps that are done once more do not stand twice.
+ * are not, but how long that file was, its checksum, and what its rows come to (nn/metrics.h). Lines of steps that are done once
+ * more do not stand twice.
  *
  * A run that goes on gives the bits of one that was never interrupted, with as many workers, and on the cpu as many threads.
  * With another number of workers (--change-workers) it goes on with the samples that are left of the epoch; statistics, and
@@ -25,8 +26,8 @@
 enum status resume_find(struct trainer *trainer) MUST_CHECK;
 /* Into arenas that are open and initialised. */
 enum status resume_restore(struct trainer *trainer) MUST_CHECK;
-/* The rows of the steps before. */
-const struct step_row *resume_rows(const struct trainer *trainer, size_t *count);
+/* What metrics_keep() gave of the steps before, and the folder that has their lines; NULL: the run begins. */
+void resume_kept(const struct trainer *trainer, const void **kept, size_t *bytes, const char **folder);
 void resume_close(struct trainer *trainer); /* all is restored, or nothing will be */
 
 /* After `trainer->put` steps, all collected. Nothing is written when something is not finite: the next step tells that. The

@@ -279,7 +279,9 @@ enum status trainer_step(struct trainer *trainer, bool settle)
     if (!finite)
         return not_finite(trainer, applied - (uint64_t)plan.gradient_age);
     TRY(take_times(trainer, step));
-    return record(trainer);
+    TRY(record(trainer));
+    trace_add(trainer->trace, "records", TRACE_STEPS, step, trainer->mark_ns, clock_ns());
+    return STATUS_OK;
 }
 
 /* True in *bad: on some worker a loss was not finite that no gradient has told the others of. */

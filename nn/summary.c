@@ -7,20 +7,21 @@
 #include "base/memory.h"
 #include "nn/trainer.h"
 
-enum { LOSS_STEPS = 20 };
-
-static double mean_loss(const struct step_row *rows, size_t count)
+static double mean_of(const double *values, size_t count)
 {
     double sum = 0;
     for (size_t i = 0; i < count; i++)
-        sum += rows[i].loss;
+        sum += values[i];
     return sum / (double)count;
 }
 
-static int by_value(const void *a, const void *b)
+/* Of the latest steps, in their order. */
+static double mean_of_last(const struct metrics_totals *totals, size_t count)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    double values[METRICS_LOSSES];
+    for (size_t i = 0; i < count; i++)
+        values[i] = totals->last[((uint64_t)totals->steps - count + i) % METRICS_LOSSES];
+    return mean_of(values, count);
 }
 
 /* Who drives exchanges while a worker computes. */
@@ -33,26 +34,26 @@ static const char *progress_name(const struct comm *comm)
 static size_t loss_steps(size_t count)
 {
     size_t half = count > 1 ? count / 2 : 1;
-    return half < LOSS_STEPS ? half : LOSS_STEPS;
+    return half < METRICS_LOSSES ? half : METRICS_LOSSES;
 }
 
 /* Nearest rank of sorted values. */
 static double quantile(const double *sorted, size_t count, double q)
 {
     size_t rank = (size_t)ceil(q * (double)count);
+    if (count == 0)
+        return (double)NAN;
     return sorted[rank > 0 ? rank - 1 : 0];
 }
 
-/* Steps that times and bytes leave out: the first ones, and those made with another number of workers, which were of
- * another machine. */
-static size_t timing_skip(const struct trainer *trainer, size_t steps)
+uint64_t trainer_timing_skip(const struct trainer *trainer)
 {
     const int wanted = trainer->request->timing_skip;
-    const size_t others = trainer->order.origin.step < steps ? (size_t)trainer->order.origin.step : 0;
-    const size_t own = steps - others;
-    size_t skip = own > 4 ? 2 : own > 1;
+    const uint64_t steps = trainer->steps, began = trainer->order.origin.step, others = began < steps ? began : 0;
+    const uint64_t own = steps - others;
+    uint64_t skip = own > 4 ? 2 : own > 1;
     if (wanted >= 0)
-        skip = (size_t)wanted;
+        skip = (uint64_t)wanted;
     return others + (skip < own ? skip : own - 1);
 }
 
@@ -63,33 +64,33 @@ static double own_steps(const struct trainer *trainer)
     return others < trainer->steps ? (double)(trainer->steps - others) : 1;
 }
 
-static enum status summarise_times(const struct step_row *rows, size_t count, struct train_summary *summary)
+static enum status summarise_times(const struct metrics *metrics, struct train_summary *summary)
 {
-    void *memory = NULL;
-    TRY(memory_zeroed(&memory, count, sizeof(double)));
-    double *steps_ms = memory;
-    struct step_row sum = {.loss = 0};
-    for (size_t i = 0; i < count; i++) {
-        steps_ms[i] = rows[i].step_s * 1e3;
-        sum.images += rows[i].images;
-        sum.step_s += rows[i].step_s;
-        sum.compute_s += rows[i].compute_s;
-        sum.comm_s += rows[i].comm_s;
-        sum.exposed_s += rows[i].exposed_s;
-        sum.bytes += rows[i].bytes;
-    }
-    qsort(steps_ms, count, sizeof steps_ms[0], by_value);
-    double n = (double)count;
-    summary->images_per_s = sum.images / sum.step_s;
-    summary->step_ms = sum.step_s / n * 1e3;
-    summary->step_ms_p50 = quantile(steps_ms, count, 0.5);
-    summary->step_ms_p99 = quantile(steps_ms, count, 0.99);
-    summary->compute_ms = sum.compute_s / n * 1e3;
-    summary->comm_ms = sum.comm_s / n * 1e3;
-    summary->exposed_ms = sum.exposed_s / n * 1e3;
-    summary->bytes_sent_per_step = sum.bytes / n;
-    free(memory);
+    const struct metrics_totals *totals = metrics_totals(metrics);
+    const double n = totals->timed;
+    double *times = NULL;
+    size_t count = 0;
+    TRY(metrics_times(metrics, &times, &count));
+    summary->images_per_s = totals->images / totals->step_s;
+    summary->step_ms = totals->step_s / n * 1e3;
+    summary->step_ms_p50 = quantile(times, count, 0.5) * 1e3;
+    summary->step_ms_p99 = quantile(times, count, 0.99) * 1e3;
+    summary->compute_ms = totals->compute_s / n * 1e3;
+    summary->comm_ms = totals->comm_s / n * 1e3;
+    summary->exposed_ms = totals->exposed_s / n * 1e3;
+    summary->bytes_sent_per_step = totals->bytes / n;
+    free(times);
     return STATUS_OK;
+}
+
+/* How many steps the times are of, and how many of them were drawn for the quantiles: all, of a run that is not long. */
+static int add_timed(const struct trainer *trainer, json_t *object)
+{
+    const struct metrics_totals *totals = metrics_totals(trainer->metrics);
+    const double drawn = totals->timed < METRICS_TIMES ? totals->timed : METRICS_TIMES;
+    return json_object_set_new(object, "timing_skip", json_integer((json_int_t)totals->timed_from)) |
+           json_object_set_new(object, "steps_timed", json_integer((json_int_t)totals->timed)) |
+           json_object_set_new(object, "quantiles_of_steps", json_integer((json_int_t)drawn));
 }
 
 static json_t *hashes_json(const uint64_t *hashes, int count)
@@ -296,14 +297,14 @@ static const char *norms_name(const struct trainer *trainer)
 }
 
 /* What was asked for. */
-static json_t *settings_json(const struct trainer *trainer, size_t skip)
+static json_t *settings_json(const struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
     struct text spec = {0}, nodes = {0};
     spec_canonical(request->spec, &spec);
     layout_describe(request->layout, &nodes);
     json_t *object = json_pack(
-        "{so si ss ss sI sI so so so so sI si si si sI so sb ss ss ss sI si ss ss si}", "allreduce",
+        "{so si ss ss sI sI so so so so sI si si si sI so sb ss ss ss sI si ss ss}", "allreduce",
         json_name(text_string(&spec)), "workers", job_size(request->job), "device", request->backend->name, "model",
         trainer->model->name, "steps", (json_int_t)trainer->steps, "parameters", (json_int_t)trainer->model->parameters,
         "epochs", json_number(data_order_epochs(&trainer->order, trainer->steps)), "lr", json_number(request->lr),
@@ -313,8 +314,7 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
         (json_int_t)trainer->rate.global_batch, "bucket_bytes", bucket_json(trainer->bucket), "exact", trainer->exact,
         "batch_norm_statistics", norms_name(trainer), "nodes", text_string(&nodes), "transport",
         comm_transport(request->comm), "segment", (json_int_t)comm_segment(request->comm), "window",
-        (int)comm_window(request->comm), "host", job_host(request->job), "started", trainer->started, "timing_skip",
-        (int)skip);
+        (int)comm_window(request->comm), "host", job_host(request->job), "started", trainer->started);
     text_release(&spec);
     text_release(&nodes);
     const char *mode = request->backend == &backend_replay ? "replayed" : "measured";
@@ -349,14 +349,14 @@ static json_t *settings_json(const struct trainer *trainer, size_t skip)
     return object;
 }
 
-static enum status make_document(const struct trainer *trainer, size_t skip, struct train_summary *summary)
+static enum status make_document(const struct trainer *trainer, struct train_summary *summary)
 {
-    json_t *document = settings_json(trainer, skip), *results = results_json(trainer, summary);
+    json_t *document = settings_json(trainer), *results = results_json(trainer, summary);
     const double flop = model_flop(trainer->model, trainer->request->batch);
     bool made = document != NULL && results != NULL && json_object_update(document, results) == 0 &&
                 json_object_set_new(document, "device_memory_bytes", device_memory_json(trainer)) == 0 &&
                 json_object_set_new(document, "flop_per_step", json_number(flop)) == 0 &&
-                add_moved(trainer, document) == 0 &&
+                add_moved(trainer, document) == 0 && add_timed(trainer, document) == 0 &&
                 json_object_set_new(document, "data", data_json(trainer, summary->data_wait_ms)) == 0;
     json_decref(results);
     if (!made) {
@@ -369,16 +369,14 @@ static enum status make_document(const struct trainer *trainer, size_t skip, str
 
 enum status trainer_summarise(const struct trainer *trainer, struct train_summary *summary)
 {
-    size_t count = 0;
-    const struct step_row *rows = metrics_rows(trainer->metrics, &count);
-    size_t skip = timing_skip(trainer, count);
-    size_t some = loss_steps(count);
-    TRY(summarise_times(rows + skip, count - skip, summary));
+    const struct metrics_totals *totals = metrics_totals(trainer->metrics);
+    const size_t some = loss_steps((size_t)totals->steps);
+    TRY(summarise_times(trainer->metrics, summary));
     if (trainer->request->library != NULL)
         summary->bytes_sent_per_step = NAN;
     const bool learns = trainer->request->backend != &backend_replay;
-    summary->loss_first = learns ? mean_loss(rows, some) : (double)NAN;
-    summary->loss_last = learns ? mean_loss(rows + count - some, some) : (double)NAN;
+    summary->loss_first = learns ? mean_of(totals->first, some) : (double)NAN;
+    summary->loss_last = learns ? mean_of_last(totals, some) : (double)NAN;
     summary->top1 = trainer->evaluated ? trainer->accuracy.top1 : (double)NAN;
     summary->top1_average = trainer->evaluated && !trainer->exact ? trainer->average.top1 : (double)NAN;
     summary->top5 = trainer->evaluated ? trainer->accuracy.top5 : (double)NAN;
@@ -386,7 +384,7 @@ enum status trainer_summarise(const struct trainer *trainer, struct train_summar
     summary->consensus = trainer->consensus;
     summary->data_wait_ms = (trainer->before.wait_s + trainer->wait_s) / own_steps(trainer) * 1e3;
     summary->wire = trainer->wire;
-    TRY(make_document(trainer, skip, summary));
+    TRY(make_document(trainer, summary));
     if (trainer->folder.length == 0)
         return STATUS_OK;
     text_add(&summary->folder, text_string(&trainer->folder));

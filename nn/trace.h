@@ -1,5 +1,6 @@
 /* trace.h - what a worker did when, as a file of events that chrome://tracing and ui.perfetto.dev show: steps and their
- * phases in one row, each exchange in flight in a row of its bucket. Times are of CLOCK_MONOTONIC, so that the files of
+ * phases in one row (images, forward, backward, start and wait for exchanges, update, records; on a host updates and
+ * exchanges may lie within backward), each exchange in flight in a row of its bucket. Times are of CLOCK_MONOTONIC, so that the files of
  * workers of one host can be laid over each other.
  */
 #ifndef CHORALE_NN_TRACE_H

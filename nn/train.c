@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "nn/checkpoint.h"
 #include "nn/replay/replay.h"
 #include "nn/resume.h"
 #include "nn/settings.h"
@@ -117,10 +118,11 @@ static enum status make_order(struct trainer *trainer)
         order->by_label = trainer->by_label;
     }
     if (data_order_batches(order) == 0)
-        return fail(STATUS_USAGE,
-                    "--batch=%d: %d workers take %zu images a step, the training set has %zu: take a smaller batch, or "
-                    "--last=keep",
-                    order->batch, order->workers, global_batch, order->samples);
+        return fail(
+            STATUS_USAGE,
+            "--batch=%d: a step of %d worker%s takes %zu images, the training set has %zu: take a smaller batch, "
+            "or --last=keep",
+            order->batch, order->workers, plural((size_t)order->workers), global_batch, order->samples);
     return STATUS_OK;
 }
 
@@ -283,11 +285,19 @@ static enum status open_optimizer(struct trainer *trainer)
 static enum status open_records(struct trainer *trainer)
 {
     const struct train_request *request = trainer->request;
-    struct metrics_request metrics = {.job = request->job, .log = trainer->log, .in_step = trainer->exact};
-    metrics.rows = resume_rows(trainer, &metrics.count);
-    TRY(metrics_open(&metrics, &trainer->metrics));
-    trainer->log = NULL;
-    return STATUS_OK;
+    struct metrics_request metrics = {.job = request->job,
+                                      .log = trainer->log,
+                                      .in_step = trainer->exact,
+                                      .timed_from = trainer_timing_skip(trainer)};
+    resume_kept(trainer, &metrics.kept, &metrics.kept_bytes, &metrics.kept_in);
+    enum status status = metrics_open(&metrics, &trainer->metrics);
+    if (status >= 0)
+        trainer->log = NULL;
+    if (status >= 0 && metrics_lost_lines(trainer->metrics) && request->note != NULL)
+        request->note(request->context,
+                      "--resume: the checkpoint's metrics.jsonl is not beside it, or was changed: this "
+                      "one begins with the steps that follow");
+    return status;
 }
 
 /* A card by what it says of itself: two workers may give it different numbers, or call its host by two names. */
@@ -378,16 +388,19 @@ static enum status open_folder(struct trainer *trainer)
     const struct train_request *request = trainer->request;
     const char *resume = request->resume;
     char *from = NULL;
-    if (resume == NULL)
-        return run_folder(request->out, false, &trainer->folder, &trainer->log);
-    if (resume[0] == '\0' && request->out == NULL)
-        return fail(STATUS_USAGE, "--resume: of which run: give --out=FOLDER, or --resume=FOLDER");
-    if (resume[0] == '\0')
-        return run_folder(request->out, true, &trainer->folder, &trainer->log);
-    TRY(resume_folder(resume, &from));
-    const char *out = request->out != NULL ? request->out : from;
-    const enum status status = run_folder(out, same_folder(out, from), &trainer->folder, &trainer->log);
-    free(from);
+    enum status status = STATUS_OK;
+    if (resume == NULL || resume[0] == '\0') {
+        if (resume != NULL && request->out == NULL)
+            return fail(STATUS_USAGE, "--resume: of which run: give --out=FOLDER, or --resume=FOLDER");
+        status = run_folder(request->out, resume != NULL, &trainer->folder, &trainer->log);
+    } else {
+        TRY(resume_folder(resume, &from));
+        const char *out = request->out != NULL ? request->out : from;
+        status = run_folder(out, same_folder(out, from), &trainer->folder, &trainer->log);
+        free(from);
+    }
+    if (status >= 0 && request->checkpoint != CHECKPOINT_NEVER)
+        status = checkpoint_check_folder(text_string(&trainer->folder));
     return status;
 }
 
@@ -453,6 +466,7 @@ static enum status trainer_open(const struct train_request *request, struct trai
     TRY(initialise(trainer));
     trainer->replica.optimizer = trainer->optimizer;
     trainer->replica.rate = &trainer->rate;
+    trainer->replica.trace = trainer->place.device == NULL ? trainer->trace : NULL; /* of a device nobody knows when */
     TRY(resume_restore(trainer));
     TRY(make_poison(trainer));
     TRY(make_batches(trainer));

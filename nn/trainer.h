@@ -102,6 +102,9 @@ void trainer_tell(struct trainer *trainer, uint64_t step, bool evaluated);
 
 /* ---- summary.c ---- */
 
+/* The step that times and bytes count from: the first ones are left out, and those that were made with another number of
+ * workers, which were of another machine. */
+uint64_t trainer_timing_skip(const struct trainer *trainer);
 /* After the last step: the run in figures, and summary.json on rank 0. */
 enum status trainer_summarise(const struct trainer *trainer, struct train_summary *summary) MUST_CHECK;
 

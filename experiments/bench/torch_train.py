@@ -159,8 +159,8 @@ def main():
     model = make_model(recipe["model"], classes).to(memory_format=torch.channels_last)
     optimizer = make_optimizer(recipe, model)
     in_epoch = len(images) // batch
-    steps = math.ceil((options.epochs or float(recipe["epochs"])) * in_epoch)
-    warmup = int(float(recipe.get("warmup-epochs", 0)) * in_epoch)
+    steps = math.ceil((options.epochs or float(recipe["epochs"])) * in_epoch - 1e-6)
+    warmup = math.ceil(float(recipe.get("warmup-epochs", 0)) * in_epoch - 1e-6)
     rate = float(recipe["lr"]) * batch / float(recipe.get("lr-batch", 256))
     began, loss = time.time(), None
     model.train()

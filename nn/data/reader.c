@@ -136,6 +136,9 @@ enum status folder_names(const char *path, bool (*want)(const char *name), char 
     DIR *folder = opendir(path);
     *names = NULL;
     *count = 0;
+    if (folder == NULL && errno == ENOTDIR && file_exists(path))
+        return fail(STATUS_IO, "data %s: %s, not a folder: give the folder of the files", path,
+                    file_is_plain(path) ? "a file" : "a pipe or a device");
     if (folder == NULL)
         return fail(STATUS_IO, "data %s: %s", path, strerror(errno));
     for (;;) {

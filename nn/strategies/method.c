@@ -4,12 +4,17 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/clock.h"
+
 enum status replica_update(struct replica *replica, const float *gradient, uint64_t step, bool *finite)
 {
     if (replica->optimizer == NULL)
         return STATUS_OK;
-    return optimizer_step(replica->optimizer, learning_rate_at(replica->rate, step), gradient, replica->parameters,
-                          finite);
+    const uint64_t before = clock_ns();
+    TRY(optimizer_step(replica->optimizer, learning_rate_at(replica->rate, step), gradient, replica->parameters,
+                       finite));
+    trace_add(replica->trace, "update", TRACE_STEPS, step, before, clock_ns());
+    return STATUS_OK;
 }
 
 bool replica_updates_parts(const struct replica *replica)
@@ -20,8 +25,11 @@ bool replica_updates_parts(const struct replica *replica)
 enum status replica_update_part(struct replica *replica, const float *gradient, const struct bucket *part,
                                 uint64_t step, bool *finite)
 {
-    return optimizer_step_part(replica->optimizer, learning_rate_at(replica->rate, step), part->offset, part->count,
-                               gradient, replica->parameters, finite);
+    const uint64_t before = clock_ns();
+    TRY(optimizer_step_part(replica->optimizer, learning_rate_at(replica->rate, step), part->offset, part->count,
+                            gradient, replica->parameters, finite));
+    trace_add(replica->trace, "update", TRACE_STEPS, step, before, clock_ns());
+    return STATUS_OK;
 }
 
 enum status replica_finite(struct replica *replica, bool *finite)

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "nn/learning_rate.h"
 #include "nn/optimizer.h"
+#include "nn/trace.h"
 
 /* A slice of the parameter and gradient arenas, of whole tensors. */
 struct bucket {
@@ -24,6 +25,7 @@ struct replica {
     float *gradient[2];          /* as many as the method says */
     struct optimizer *optimizer; /* NULL: updates are not computed (an emulated device) */
     const struct learning_rate *rate;
+    struct trace *trace; /* of updates; NULL: none */
 };
 
 /* For methods: one update with `gradient` and the rate of `step`. *finite turns false when the gradient is not finite; on a

@@ -93,15 +93,15 @@ static void same_as_host(const char *words)
 static void goes_on(const char *words, const char *folder, const char *on)
 {
     struct text text = {0};
-    text_addf(&text, "%s --steps=9", on);
+    text_addf(&text, "%s --steps=9 --lr-schedule=constant", on);
     json_t *whole = summary_of(words, text_string(&text));
     text_clear(&text);
     toy("seed=4711");
-    text_addf(&text, TOY " --steps=5 --checkpoint=2 --out=%s", folder);
+    text_addf(&text, TOY " --steps=5 --lr-schedule=constant --checkpoint=2 --out=%s", folder);
     json_decref(summary_of(words, text_string(&text)));
     text_clear(&text);
     toy("seed=815");
-    text_addf(&text, TOY " --steps=9 --out=%s --resume", folder);
+    text_addf(&text, TOY " --steps=9 --lr-schedule=constant --out=%s --resume", folder);
     json_t *device = summary_of(words, text_string(&text));
     expect_same(whole, device, words);
     json_decref(whole);

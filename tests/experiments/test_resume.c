@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -386,7 +387,7 @@ Test(resume, passes_over_what_is_damaged_and_says_so)
         free(path);
         free(folder);
     }
-    damage("whole/checkpoint-000000020", 3000, false);
+    damage("whole/checkpoint-000000020", 1000, false);
     damage("whole/checkpoint-000000016.worker-0", 3000, true);
     struct outcome outcome;
     program_run("train --allreduce=gossip -n 2" SMALL " --steps=30 --out=whole --resume", &outcome);
@@ -397,6 +398,127 @@ Test(resume, passes_over_what_is_damaged_and_says_so)
                  "was damaged");
     expect_wrong(words("-n 2" SMALL " --steps=30 --out=new --resume=t10k-labels-idx1-ubyte"), 1, "no checkpoint");
     expect_wrong(words("-n 2" SMALL " --steps=30 --out=new --resume=absent"), 1, "absent");
+}
+
+/* A header with another value, its checksum put right: what no damage makes, and no run has written. `path` names a key, or
+ * a key within one ("sums.wait_s"); the value is JSON. */
+static void alter(const char *from, const char *to, const char *path, const char *value)
+{
+    char *file = NULL, line[100];
+    size_t length = 0, place = 0;
+    EXPECT_OK(file_read(from, 1 << 24, &file, &length));
+    cr_assert_not_null(file);
+    const size_t bytes = strtoul(strstr(file, "header ") + 7, NULL, 10);
+    json_t *header = header_of(from), *object = header;
+    char *keys = strdup(path), *key = keys, *dot = NULL;
+    while ((dot = strchr(key, '.')) != NULL) {
+        *dot = '\0';
+        object = json_is_array(object) ? json_array_get(object, strtoul(key, NULL, 10)) : json_object_get(object, key);
+        cr_assert_not_null(object, "%s", path);
+        key = dot + 1;
+    }
+    json_t *before = json_object_get(object, key), *after = json_loads(value, JSON_DECODE_ANY, NULL);
+    cr_assert(before != NULL && after != NULL && !json_equal(before, after), "%s: %s", path, value);
+    cr_assert_eq(json_object_set_new(object, key, after), 0);
+    char *text = json_dumps(header, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
+    const size_t made = strlen(text);
+    place = (size_t)snprintf(line, sizeof line, "chorale checkpoint 2, header %010zu bytes, crc32 %08x\n", made,
+                             (unsigned)crc32_z(0, (const unsigned char *)text, made));
+    FILE *out = fopen(to, "w");
+    cr_assert_not_null(out);
+    cr_assert_eq(fwrite(line, 1, place, out), place);
+    cr_assert_eq(fwrite(text, 1, made, out), made);
+    cr_assert_eq(fwrite(file + 62 + bytes, 1, length - 62 - bytes, out), length - 62 - bytes);
+    cr_assert_eq(fclose(out), 0);
+    json_decref(header);
+    free(keys);
+    free(text);
+    free(file);
+}
+
+Test(resume, values_that_can_not_be_are_refused_before_they_are_used)
+{
+    const struct {
+        const char *path, *value, *more;
+    } cases[] = {{"workers", "1073741824", "--change-workers"},
+                 {"workers", "0", ""},
+                 {"workers", "\"2\"", ""},
+                 {"workers", "3", "--change-workers"},
+                 {"step", "576460752303423488", ""},
+                 {"step", "5", ""},
+                 {"step", "-4", ""},
+                 {"epoch", "1", ""},
+                 {"epoch", "4294967295", "--change-workers"},
+                 {"position", "33", ""},
+                 {"position", "4611686018427387904", "--change-workers"},
+                 {"origin.position", "8", ""},
+                 {"origin.epoch", "3", ""},
+                 {"origin.step", "5", ""},
+                 {"origin", "null", ""},
+                 {"exact", "false", ""},
+                 {"in_flight", "true", ""},
+                 {"sums.wait_s", "-1", ""},
+                 {"sums.skipped_images", "-1", ""},
+                 {"sums.wire_nan", "1.5", ""},
+                 {"sums", "[]", ""},
+                 {"options", "7", ""},
+                 {"worker_files", "[{\"bytes\": 1, \"crc32\": 2}]", ""},
+                 {"sections.0.bytes", "9007199254740992", ""},
+                 {"sections.0.name", "\"momentum\"", ""},
+                 {"sections.3.name", "\"nothing\"", ""}};
+    train_silently(words("-n 2" SMALL " --steps=4 --eval=never --out=run"));
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        alter("run/checkpoint-000000004", "altered", cases[k].path, cases[k].value);
+        struct outcome outcome;
+        char *line = words("train -n 2" SMALL " --steps=8 --eval=never --out=new --resume=altered %s", cases[k].more);
+        program_run(line, &outcome);
+        cr_expect(outcome.exit_code == 1 || outcome.exit_code == 2, "%s=%s: exit code %d: %s", cases[k].path,
+                  cases[k].value, outcome.exit_code, outcome.err);
+        expect_one_line(&outcome, line);
+        cr_expect(contains(outcome.err, "altered"), "%s=%s: %s", cases[k].path, cases[k].value, outcome.err);
+        outcome_release(&outcome);
+        free(line);
+    }
+}
+
+/* ---- lines of the steps before ---- */
+
+static void expect_lines_from(const char *folder, int first, int steps)
+{
+    char line[4096], *path = words("%s/metrics.jsonl", folder);
+    int step = first;
+    FILE *file = fopen(path, "r");
+    cr_assert_not_null(file, "%s", path);
+    for (; fgets(line, sizeof line, file) != NULL; step++) {
+        json_t *row = json_loads(line, 0, NULL);
+        cr_assert_not_null(row, "%s", line);
+        cr_expect_eq(integer_of(row, "step"), step);
+        json_decref(row);
+    }
+    cr_expect_eq(step, steps);
+    (void)fclose(file);
+    free(path);
+}
+
+/* They are in metrics.jsonl beside the checkpoint; where they are not, that is said, and nothing is made up. */
+Test(resume, lines_of_the_steps_before_are_taken_over_or_missed)
+{
+    const char *options = "-n 2" SMALL " --checkpoint=3 --eval=never";
+    train_silently(words("%s --steps=5 --out=run", options));
+    train_silently(words("%s --steps=8 --out=other --resume=run/checkpoint-000000003", options));
+    expect_lines_from("other", 0, 8);
+    expect_lines_from("run", 0, 5);
+    damage("run/metrics.jsonl", 40, false);
+    char *said = train(words("%s --steps=8 --out=third --resume=run/checkpoint-000000003", options));
+    cr_expect(contains(said, "metrics.jsonl is not beside it"), "%s", said);
+    cr_expect_eq(lines_of(said), 1, "%s", said);
+    free(said);
+    expect_lines_from("third", 2, 8); /* a checkpoint has the line of its latest step */
+    cr_assert_eq(unlink("other/metrics.jsonl"), 0);
+    said = train(words("%s --steps=9 --out=other --resume", options));
+    cr_expect(contains(said, "metrics.jsonl is not beside it"), "%s", said);
+    free(said);
+    expect_lines_from("other", 7, 9);
 }
 
 /* ---- what must agree ---- */
@@ -414,6 +536,7 @@ Test(resume, options_that_change_the_result_must_agree)
                  {"--weight-decay=0", "--weight-decay=0"},
                  {"--warmup-steps=3", "--warmup-steps=3"},
                  {"--bucket=tensor", "--bucket=tensor"},
+                 {"--overlap=none", "--overlap=none"},
                  {"--wire=f16", "--wire=f16"},
                  {"--shard=fixed", "--shard=fixed"},
                  {"--last=keep", "--last=keep"},

@@ -186,7 +186,7 @@ Test(train, writes_one_line_for_each_step)
                                        "images_per_s", "compute_ms", "comm_ms", "exposed_ms"};
     char line[4096];
     int lines = 0;
-    json_decref(summary_of("--allreduce=ring -n 2 --steps=7 --eval=never --warmup-steps=4 --out=run" SMALL));
+    json_decref(summary_of("--allreduce=ring -n 2 --steps=7 --eval=never --warmup-steps=4 --out=run" CONSTANT));
     FILE *file = fopen("run/metrics.jsonl", "r");
     cr_assert_not_null(file);
     while (fgets(line, sizeof line, file) != NULL) {
@@ -324,8 +324,8 @@ Test(train, traces_show_what_overlaps)
     enum { STEPS = 3 };
     json_error_t error;
     json_t *summary = summary_of("--allreduce=ring -n 2 --steps=3 --eval=never --bucket=tensor --trace=traces" SMALL);
-    double backward_end[STEPS] = {0}, first_flight[STEPS] = {0};
-    size_t steps = 0, flights = 0, k;
+    double backward_end[STEPS] = {0}, first_flight[STEPS] = {0}, whole[STEPS] = {0}, parts[STEPS] = {0};
+    size_t steps = 0, flights = 0, updates[STEPS] = {0}, k;
     json_t *event, *trace = json_load_file("traces/trace.1.json", 0, &error);
     cr_assert_not_null(trace, "%s", error.text);
     json_array_foreach(trace, k, event)
@@ -338,8 +338,14 @@ Test(train, traces_show_what_overlaps)
         cr_assert_lt(step, STEPS);
         cr_expect_geq(number(event, "dur"), 0);
         steps += strcmp(name, "step") == 0;
+        whole[step] += strcmp(name, "step") == 0 ? number(event, "dur") : 0;
+        updates[step] += strcmp(name, "update") == 0;
         if (strcmp(name, "backward") == 0)
             backward_end[step] = begin + number(event, "dur");
+        if (strcmp(name, "images") == 0 || strcmp(name, "forward") == 0 || strcmp(name, "backward") == 0 ||
+            ((strcmp(name, "wait") == 0 || strcmp(name, "update") == 0 || strcmp(name, "start") == 0) &&
+             begin >= backward_end[step] && backward_end[step] > 0))
+            parts[step] += number(event, "dur");
         if (strcmp(name, "in flight") != 0)
             continue;
         flights++;
@@ -349,8 +355,11 @@ Test(train, traces_show_what_overlaps)
     cr_expect_eq(steps, STEPS);
     cr_expect_eq(flights % STEPS, 0);
     cr_expect_gt(flights / STEPS, 5, "a bucket for each tensor");
-    for (size_t step = 0; step < STEPS; step++)
+    for (size_t step = 0; step < STEPS; step++) {
         cr_expect_lt(first_flight[step], backward_end[step]);
+        cr_expect_gt(updates[step], 0);
+        cr_expect_leq(parts[step], whole[step] + 0.1, "what a step is made of is no longer than it, in us");
+    }
     json_decref(trace);
     json_decref(summary);
     cr_expect_eq(access("traces/trace.0.json", R_OK), 0);
@@ -801,6 +810,48 @@ Test(train, layer_times_of_a_run_can_be_replayed)
     json_decref(summary);
 }
 
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of more steps than are remembered one by one: near those of all lines, by rank. */
+Test(train, quantiles_of_a_long_run_are_of_steps_drawn_evenly)
+{
+    enum { STEPS = 12000, TIMES = 8192 };
+    static const struct {
+        const char *key;
+        double q, off;
+    } quantiles[] = {{"step_ms_p50", 0.5, 0.05}, {"step_ms_p99", 0.99, 0.008}};
+    static double ms[STEPS];
+    char line[1024];
+    const char *profile = "model tiny parameters=10\ndevice emulated\nstep fixed=1us per_image=0ms backward=0.5\n";
+    EXPECT_OK(file_write_atomic("profile", profile, strlen(profile)));
+    json_t *summary = summary_of("-n 1 --device=replay:profile --steps=12000 --timing-skip=0 --out=run");
+    FILE *file = fopen("run/metrics.jsonl", "r");
+    cr_assert_not_null(file);
+    for (int k = 0; k < STEPS; k++) {
+        cr_assert_not_null(fgets(line, sizeof line, file));
+        json_t *row = json_loads(line, 0, NULL);
+        cr_assert_not_null(row);
+        cr_expect_eq(number(row, "step"), k);
+        ms[k] = number(row, "step_ms");
+        json_decref(row);
+    }
+    cr_expect_null(fgets(line, sizeof line, file));
+    cr_assert_eq(fclose(file), 0);
+    qsort(ms, STEPS, sizeof ms[0], by_value);
+    for (size_t i = 0; i < sizeof quantiles / sizeof *quantiles; i++) {
+        const double found = number(summary, quantiles[i].key);
+        cr_expect_geq(found, ms[(int)((quantiles[i].q - quantiles[i].off) * STEPS)] * (1 - 1e-9));
+        cr_expect_leq(found, ms[(int)((quantiles[i].q + quantiles[i].off) * STEPS)] * (1 + 1e-9));
+    }
+    cr_expect_eq(number(summary, "steps_timed"), STEPS);
+    cr_expect_eq(number(summary, "quantiles_of_steps"), TIMES);
+    json_decref(summary);
+}
+
 /* ---- refusals ---- */
 
 static void expect_refused(const char *words, int exit_code, const char *saying)
@@ -852,7 +903,7 @@ Test(train, a_folder_that_holds_a_run_is_kept)
     size_t length = 0, length_after = 0;
     json_decref(summary_of("-n 1 --steps=1 --eval=never --out=run" SMALL));
     EXPECT_OK(file_read("run/summary.json", 1 << 20, &before, &length));
-    expect_refused("-n 2 --steps=1 --eval=never --out=run" SMALL, 2, "holds a run");
+    expect_refused("-n 2 --steps=1 --eval=never --out=run" SMALL, 2, "run/checkpoint-000000001): add --resume");
     EXPECT_OK(file_read("run/summary.json", 1 << 20, &after, &length_after));
     cr_expect_eq(length, length_after);
     cr_expect_arr_eq(before, after, length);
@@ -876,6 +927,8 @@ Test(train, what_is_written_at_the_end_is_tried_at_the_start)
     expect_refused("-n 2 --steps=100000 --profile-out=absent/file --out=run" SMALL, 1, "absent/file");
     EXPECT_OK(file_write_atomic("file", "", 0));
     expect_refused("-n 2 --steps=100000 --trace=file --out=traced" SMALL, 1, "--trace: ");
+    EXPECT_OK(folder_create("kept/checkpoint-000000007"));
+    expect_refused("-n 2 --steps=100000 --out=kept --resume" SMALL, 2, "kept/checkpoint-000000007: a folder");
 }
 
 Test(train, a_run_that_diverges_fails_everywhere_naming_the_step)

@@ -191,28 +191,30 @@ static void expect_says(const char *fragment)
 Test(checkpoint, what_another_program_has_written_is_named)
 {
     static const char good[] = "{\"byte_order\": \"little-endian\", \"sections\": []}";
-    write_header(good, "chorale checkpoint 1, header");
-    EXPECT_OK(read_all("made"));
     write_header(good, "chorale checkpoint 2, header");
-    expect_says("written by a newer chorale (version 2, this one reads 1): go on with that one, or begin another run");
-    write_header("{\"byte_order\": \"big-endian\", \"sections\": []}", "chorale checkpoint 1, header");
+    EXPECT_OK(read_all("made"));
+    write_header(good, "chorale checkpoint 1, header");
+    expect_says("written by an older chorale (version 1, this one reads 2): go on with that one, or begin another run");
+    write_header(good, "chorale checkpoint 3, header");
+    expect_says("written by a newer chorale (version 3, this one reads 2)");
+    write_header("{\"byte_order\": \"big-endian\", \"sections\": []}", "chorale checkpoint 2, header");
     expect_says("big-endian");
-    write_header("[1, 2]", "chorale checkpoint 1, header");
+    write_header("[1, 2]", "chorale checkpoint 2, header");
     expect_says("no JSON object");
-    write_header("{\"byte_order\": \"little-endian\"}", "chorale checkpoint 1, header");
+    write_header("{\"byte_order\": \"little-endian\"}", "chorale checkpoint 2, header");
     expect_says("no list of sections");
     write_header("{\"byte_order\": \"little-endian\", \"sections\": [{\"name\": \"a\", \"bytes\": -1, \"crc32\": "
                  "\"00000000\"}]}",
-                 "chorale checkpoint 1, header");
+                 "chorale checkpoint 2, header");
     expect_says("without name, length or checksum");
     write_header("{\"byte_order\": \"little-endian\", \"sections\": [{\"name\": \"a\", \"bytes\": 2305843009213693951, "
                  "\"crc32\": \"00000000\"}, {\"name\": \"b\", \"bytes\": 2305843009213693951, \"crc32\": "
                  "\"00000000\"}, {\"name\": \"c\", \"bytes\": 2305843009213693951, \"crc32\": \"00000000\"}]}",
-                 "chorale checkpoint 1, header");
+                 "chorale checkpoint 2, header");
     expect_says("longer than any file");
     write_header("{\"byte_order\": \"little-endian\", \"sections\": [{\"name\": \"a\", \"bytes\": 5, \"crc32\": "
                  "\"00000000\"}]}",
-                 "chorale checkpoint 1, header");
+                 "chorale checkpoint 2, header");
     expect_says("cut");
 }
 
@@ -272,6 +274,18 @@ Test(checkpoint, the_last_two_stay_and_what_was_never_finished_goes)
     EXPECT_OK(checkpoint_list("absent", &steps, &count));
     cr_expect_eq(count, 0);
     free(steps);
+}
+
+/* It would be noticed when the first one is to be written, after hours. */
+Test(checkpoint, a_folder_that_is_called_like_one_is_noticed)
+{
+    EXPECT_OK(checkpoint_check_folder("absent"));
+    EXPECT_OK(folder_create("run/other"));
+    touch("run/checkpoint-000000040");
+    EXPECT_OK(checkpoint_check_folder("run"));
+    EXPECT_OK(folder_create("run/checkpoint-000000041"));
+    EXPECT_FAIL(STATUS_REFUSED, "run/checkpoint-000000041: a folder that is called like",
+                checkpoint_check_folder("run"));
 }
 
 Test(checkpoint, what_is_given_up_leaves_nothing)
