@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "comm/launch.h"
 #include "comm/transport.h"
 #include "experiments/program.h"
