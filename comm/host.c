@@ -78,9 +78,12 @@ void host_identify(struct host_identity *identity)
     identity->memory = hash;
 }
 
+#define EXITING 0x4ul           /* PF_EXITING of the kernel's flags */
+#define KILLED (1ul << (9 - 1)) /* SIGKILL among what is pending   */
+
 bool host_process(long pid, struct host_process *process)
 {
-    char path[64], line[512], *rest = NULL;
+    char path[64], line[1024], *rest = NULL;
     (void)snprintf(path, sizeof path, "/proc/%ld/stat", pid);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -93,7 +96,11 @@ bool host_process(long pid, struct host_process *process)
         return false;
     process->state = end[2];
     process->parent = strtol(end + 4, &rest, 10);
-    process->group = strtol(rest, NULL, 10);
+    process->group = strtol(rest, &rest, 10);
+    unsigned long field[32] = {0}; /* by the numbers of proc(5) */
+    for (int number = 6; number < 32; number++)
+        field[number] = strtoul(rest, &rest, 10);
+    process->dying = (field[9] & EXITING) != 0 || (field[31] & KILLED) != 0;
     return true;
 }
 

@@ -23,6 +23,7 @@ void host_identify(struct host_identity *identity);
 /* A process as /proc tells of it. False: there is none of that number, or it is hidden from us. */
 struct host_process {
     char state; /* 'T': stopped, 'Z' and 'X': dead */
+    bool dying; /* killed, or about to end: what others saw of it may be its death */
     long parent, group;
 };
 bool host_process(long pid, struct host_process *process);

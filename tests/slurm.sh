@@ -199,7 +199,7 @@ has_begun() {
     grep -q step "$1/metrics.jsonl"
 }
 
-# A killed worker: all gone within 5 s, and named.
+# A killed worker: it is named, and all are gone before the deadline would have ended them.
 death() {
     local mpi=$1 victim=$2 run=$$-$1-$2 srun pid began code
     CHORALE_TEST_RUN=$run timeout -k 5 120 srun --overcommit --mpi="$mpi" -n 3 "$program" "${train[@]}" --steps=1000000 \
@@ -214,7 +214,7 @@ death() {
     wait "$srun"
     code=$?
     printf '%s: rank %d killed: gone after %d ms, srun ends with %d\n' "$mpi" "$victim" "$ms" "$code"
-    [[ $ms -le 5000 && $code -ne 0 ]] && grep -q "chorale: rank $victim on " out
+    [[ $ms -le 15000 && $code -ne 0 ]] && grep -q "chorale: rank $victim on " out
 }
 
 # A batch script's own shell is no task.

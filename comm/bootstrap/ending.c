@@ -24,7 +24,8 @@
 #include "comm/host.h"
 #include "comm/job.h"
 
-#define RUMOUR_GRACE 0.1 /* seconds: a death is seen later than its consequences by as much, on a busy host */
+#define RUMOUR_GRACE 0.1     /* seconds: a death is seen later than its consequences by as much, on a busy host, ... */
+#define DYING_NS 1000000000u /* ... and later still where the system shows that a worker is about to die */
 #define TERM_NS 1000000000u
 #define KILL_NS 1500000000u
 #define GIVE_UP_NS 10000000000u /* a process that not even SIGKILL ends hangs in the kernel */
@@ -171,6 +172,29 @@ void ending_notice_deaths(struct launcher *launcher)
         death_verdict(launcher, worst);
 }
 
+static bool is_dying(long pid)
+{
+    struct host_process process;
+    return pid > 0 && host_process(pid, &process) && process.dying;
+}
+
+bool ending_is_near(const struct launcher *launcher, int rank, uint64_t due)
+{
+    const struct member *member = &launcher->members[rank];
+    return !launcher->hosted && !member->dead && clock_ns() < due + DYING_NS &&
+           (is_dying((long)member->pid) || is_dying(member->joined_pid));
+}
+
+/* Time to believe it: no death is to come that would explain it. */
+static bool rumour_is_due(const struct launcher *launcher)
+{
+    const uint64_t due = launcher->verdict.due;
+    bool near = false;
+    for (int i = 0; deadline_passed(due) && !near && i < launcher->size; i++)
+        near = ending_is_near(launcher, i, due);
+    return deadline_passed(due) && !near;
+}
+
 /* --- signals to the workers --- */
 
 /* To the worker's whole process group. Only groups that we have made, and only while the leader is not reaped. */
@@ -264,7 +288,7 @@ void ending_step(struct launcher *launcher)
 {
     struct verdict *verdict = &launcher->verdict;
     bool dead = all_dead(launcher);
-    if (verdict->certainty == VERDICT_RUMOUR && (dead || deadline_passed(verdict->due)))
+    if (verdict->certainty == VERDICT_RUMOUR && (dead || rumour_is_due(launcher)))
         verdict->certainty = VERDICT_CERTAIN;
     if (verdict->certainty == VERDICT_NONE && dead)
         verdict_give(launcher, VERDICT_CERTAIN, STATUS_PEER_LOST, -1, 0, "%s", ""); /* all is well */

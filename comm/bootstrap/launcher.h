@@ -152,6 +152,9 @@ void verdict_give(struct launcher *launcher, enum certainty certainty, enum stat
 void verdict_failed(struct launcher *launcher, enum status status);
 /* Look which workers have died, and why. */
 void ending_notice_deaths(struct launcher *launcher);
+/* Whether a worker has been killed, or ends, and is not yet dead: its peers may notice first, and on a crowded machine long
+ * before. False when it has taken longer than a moment since `due`. */
+bool ending_is_near(const struct launcher *launcher, int rank, uint64_t due);
 /* SIGINT, SIGTERM or SIGHUP has come. */
 void ending_signal(struct launcher *launcher, int signal);
 /* Take the next step of an ending job, if it is time; sets launcher->gone after the last. */

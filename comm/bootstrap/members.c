@@ -525,7 +525,7 @@ void members_read(struct launcher *launcher, int rank)
 static void check_lost(struct launcher *launcher, int rank)
 {
     struct member *member = &launcher->members[rank];
-    if (!deadline_passed(member->lost_due))
+    if (!deadline_passed(member->lost_due) || ending_is_near(launcher, rank, member->lost_due))
         return;
     member->lost_due = NEVER;
     if (member->state != MEMBER_JOINED || member->aborted || member->dead)

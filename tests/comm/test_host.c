@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -35,6 +36,39 @@ Test(host, processes_by_state_parent_and_group)
     cr_expect_eq(process.state, 'Z');
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_expect_not(host_process(child, &process));
+}
+
+/* A process that is killed has memory to give back before it is dead. */
+static bool is_seen_dying(void)
+{
+    struct host_process process = {.state = 'R'};
+    const pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        enum { BYTES = 64 << 20 };
+        volatile char *memory = malloc(BYTES);
+        for (size_t i = 0; memory != NULL && i < BYTES; i += 4096)
+            memory[i] = 1;
+        (void)raise(SIGSTOP);
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(child, NULL, WUNTRACED), child);
+    cr_assert(host_process(child, &process));
+    cr_expect_not(process.dying);
+    cr_assert_eq(kill(child, SIGKILL), 0);
+    bool dying = false;
+    while (!dying && host_process(child, &process) && process.state != 'Z')
+        dying = process.dying;
+    cr_assert_eq(waitpid(child, NULL, 0), child);
+    return dying;
+}
+
+Test(host, a_process_that_is_killed_is_dying_before_it_is_dead)
+{
+    bool seen = false;
+    for (int turn = 0; turn < 100 && !seen; turn++)
+        seen = is_seen_dying();
+    cr_expect(seen);
 }
 
 Test(host, sets_of_cpus)

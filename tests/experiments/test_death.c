@@ -16,7 +16,7 @@
 
 #define LIMIT 20.0
 #define PROMISED 2.0
-#define PATIENCE 120.0 /* seconds that something may take to begin */
+#define PATIENCE 250.0 /* seconds that something may take to begin: ends a hang */
 #define CNN "--model=cnn --image-size=28 --batch=8 --threads=1 --steps=1000000 --out=run"
 #define BENCH "bench --sizes=8..16M --iters=3000 -w 0"
 
