@@ -329,11 +329,11 @@ Test(device, a_death_ends_the_job_and_leaves_nothing)
     program_start(&program, "train --data=. --model=cnn --image-size=9 --batch=4 --threads=1 -n 3 --steps=1000000 "
                             "--eval=never --out=o" TOY);
     cr_assert(program_workers(&program, workers, 3));
-    for (int tries = 0; tries < 600 && !file_exists("o/metrics.jsonl"); tries++)
+    for (int tries = 0; tries < 5000 && !file_exists("o/metrics.jsonl"); tries++)
         clock_sleep_ns(50000000);
     clock_sleep_ns(300000000);
     cr_assert_eq(kill((pid_t)workers[1].pid, SIGKILL), 0);
-    cr_expect_lt(processes_gone_after(workers, 3, 20), 10);
+    cr_expect_lt(processes_gone_after(workers, 3, 20), 20, "not even when they have waited for long");
     program_wait(&program, 60, &outcome);
     expect_one_line(&outcome, "a death");
     cr_expect(contains(outcome.err, "rank 1"), "%s", outcome.err);

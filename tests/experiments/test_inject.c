@@ -81,11 +81,11 @@ static void dies(const char *words, const char *what)
 
 Test(inject_program, a_worker_dies_as_asked)
 {
-#define BENCH "bench --allreduce=ring -n 3 --sizes=8..64K --iters=5 -w 0 --deadline=1 "
+#define BENCH "bench --allreduce=ring -n 3 --sizes=8..64K --iters=5 -w 0 "
     dies(BENCH "--inject=die=1@12", "rank 1 on ");
     dies(BENCH "--inject=die=2@12:kill", "killed by signal 9");
     dies(BENCH "--inject=die=2@12:exit0", "ended early (exit 0)");
-    dies(BENCH "--inject=die=0@12:stop", "rank 0 ");
+    dies(BENCH "--deadline=10 --inject=die=0@12:stop", "rank 0 "); /* which leaves time for all to join */
     dies(CNN "-n 2 --steps=100 --inject=die=1@2", "rank 1 on ");
 }
 
