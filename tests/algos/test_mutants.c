@@ -973,7 +973,14 @@ TOY(lanes_both_read, TOY_SEND(1, 0, 0, 0, 0, 1), TOY_SEND(2, 0, 0, 0, 0, 1), TOY
     TOY_RECV(1, 1, 0, 0, 0, 1), TOY_FENCE(2, 1, 0, 2), TOY_RECV(2, 1, 1, 0, 0, 1));
 TOY(overwritten_while_read, TOY_SEND(1, 0, 0, 0, 0, 1), TOY_FINAL(0, 0, 0, 1, 0, 1), TOY_SEND(0, 1, 0, 1, 0, 1),
     TOY_RECV(1, 1, 0, 0, 0, 1), TOY_SEND(1, 2, 0, 0, 0, 1), TOY_WAIT(0, 2, 1, 0, 0), TOY_RECV(0, 2, 0, 1, 0, 1),
-    {0, {.kind = OP_COPY, .round = 2, .lane = 1, .peer = -1, .src = TOY_LEAVES(0, 1), .dst = TOY_LEAVES(0, 1)}});
+    {0,
+     {.kind = OP_COPY,
+      .round = 2,
+      .lane = 1,
+      .peer = -1,
+      .src = TOY_LEAVES(0, 1),
+      .dst = TOY_LEAVES(0, 1),
+      .weight = 1}});
 
 Test(mutants, with_lanes_that_touch_the_same_or_not)
 {

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/rng.h"
 #include "comm/node.h"
@@ -206,11 +207,23 @@ Test(node, other_memory_is_copied)
     nodes_close(&nodes);
 }
 
+/* Each arena is an open file. */
+static void need_open_files(rlim_t wanted)
+{
+    struct rlimit files;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &files), 0);
+    if (files.rlim_max < wanted)
+        cr_skip_test("needs %llu open files", (unsigned long long)wanted);
+    files.rlim_cur = files.rlim_cur < wanted ? wanted : files.rlim_cur;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &files), 0);
+}
+
 Test(node, the_table_of_arenas_ends)
 {
     struct nodes nodes;
     void *memory = NULL;
     int made = 0;
+    need_open_files(400);
     nodes_open(&nodes, 1);
     while (node_alloc(nodes.node[0], 1, &memory) == STATUS_OK)
         made++;
