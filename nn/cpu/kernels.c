@@ -9,6 +9,8 @@
 /* Eight floats at any address, and the mask of a comparison. */
 typedef float v8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t m8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef double d8 __attribute__((vector_size(64), aligned(8), may_alias)); /* their sums,             */
+typedef uint8_t u8 __attribute__((vector_size(8), aligned(1), may_alias)); /* and the numbers of taps */
 
 enum { WIDTH = 8, VECTORS = LANES / WIDTH };
 
@@ -23,10 +25,8 @@ enum { EXACT_EVERY = LANES * 512 };
 
 BODY fold(const v8 *vector, double *sum)
 {
-    for (int u = 0; u < VECTORS; u++) {
-        for (int lane = 0; lane < WIDTH; lane++)
-            sum[u * WIDTH + lane] += (double)vector[u][lane];
-    }
+    for (int u = 0; u < VECTORS; u++)
+        *(d8 *)(sum + (size_t)u * WIDTH) += __builtin_convertvector(vector[u], d8);
 }
 
 static inline size_t smaller(size_t a, size_t b)
@@ -263,8 +263,7 @@ BODY pool_forward_body(const float *x, const ptrdiff_t *offset, int taps, size_t
             index = (t & taken) | (index & ~taken);
         }
         STORE(y + lane, 0) = best;
-        for (int k = 0; k < WIDTH; k++)
-            which[lane + (size_t)k] = (uint8_t)index[k];
+        *(u8 *)(which + lane) = __builtin_convertvector(index, u8);
     }
 }
 
@@ -273,9 +272,7 @@ BODY pool_backward_body(const float *gradient, const uint8_t *which, const ptrdi
 {
     for (size_t lane = 0; lane < lanes; lane += WIDTH) {
         v8 g = LOAD(gradient + lane, 0);
-        m8 index;
-        for (int k = 0; k < WIDTH; k++)
-            index[k] = which[lane + (size_t)k];
+        const m8 index = __builtin_convertvector(*(const u8 *)(which + lane), m8);
         for (int t = 0; t < taps; t++) {
             if (offset[t] >= 0)
                 STORE(dx + offset[t] + lane, 0) += KEEP(index == t, g);

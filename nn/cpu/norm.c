@@ -32,15 +32,17 @@ static void clear_others(const struct norm *norm, int block, float *values)
 /* (b) -> (LANES): the operand of one trip. */
 static void spread(const float *channel, size_t block, float *lane)
 {
-    for (size_t k = 0; k < LANES; k++)
-        lane[k] = channel[k % block];
+    for (size_t first = 0; first < LANES; first += block)
+        memcpy(lane + first, channel, block * sizeof *lane);
 }
 
 /* (LANES) -> (b) */
 static void gather(double *lane, size_t block)
 {
-    for (size_t k = block; k < LANES; k++)
-        lane[k % block] += lane[k];
+    for (size_t first = block; first < LANES; first += block) {
+        for (size_t k = 0; k < block; k++)
+            lane[k] += lane[first + k];
+    }
 }
 
 /* y = scale x + shift of channel `c`. */

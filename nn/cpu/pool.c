@@ -5,18 +5,18 @@
 
 enum { STRIDE = 2 };
 
-/* Offsets, in floats from the start of the image, of the inputs of output pixel p; -1 outside. Returns their count. */
-static int window(const struct pool *pool, size_t p, ptrdiff_t offset[POOL_TAPS])
+/* Offsets, in floats from the start of the image, of the inputs of output pixel (oy, ox); -1 outside. Returns their count. */
+static int window(const struct pool *pool, size_t oy, size_t ox, ptrdiff_t offset[POOL_TAPS])
 {
-    const struct value *x = pool->x;
-    const size_t kernel = pool->kernel, padding = pool->padding, taps = kernel * kernel;
-    const size_t oy = p / pool->y->width, ox = p % pool->y->width;
-    for (size_t t = 0; t < taps; t++) {
-        size_t row = oy * STRIDE + t / kernel, column = ox * STRIDE + t % kernel; /* too large by the padding */
-        bool outside = row < padding || row >= x->height + padding || column < padding || column >= x->width + padding;
-        offset[t] = outside ? -1 : (ptrdiff_t)(((row - padding) * x->width + column - padding) * x->block);
+    const size_t height = pool->x->height, width = pool->x->width, padding = pool->padding;
+    int taps = 0;
+    for (size_t row = oy * STRIDE; row < oy * STRIDE + pool->kernel; row++) { /* too large by the padding */
+        for (size_t column = ox * STRIDE; column < ox * STRIDE + pool->kernel; column++) {
+            bool outside = row < padding || row >= height + padding || column < padding || column >= width + padding;
+            offset[taps++] = outside ? -1 : (ptrdiff_t)(((row - padding) * width + column - padding) * pool->x->block);
+        }
     }
-    return (int)taps;
+    return taps;
 }
 
 void max_pool_forward(const struct pool *pool, const float *x, float *y)
@@ -28,10 +28,12 @@ void max_pool_forward(const struct pool *pool, const float *x, float *y)
         size_t n = (size_t)task / blocks, c = (size_t)task % blocks;
         const float *from = x + value_offset(pool->x, n, c);
         size_t to = value_offset(pool->y, n, c);
-        for (size_t p = 0; p < value_pixels(pool->y); p++, to += block) {
-            ptrdiff_t offset[POOL_TAPS];
-            const int taps = window(pool, p, offset);
-            pool->kernels->pool_forward(from, offset, taps, block, y + to, pool->which + to);
+        for (size_t oy = 0; oy < pool->y->height; oy++) {
+            for (size_t ox = 0; ox < pool->y->width; ox++, to += block) {
+                ptrdiff_t offset[POOL_TAPS];
+                const int taps = window(pool, oy, ox, offset);
+                pool->kernels->pool_forward(from, offset, taps, block, y + to, pool->which + to);
+            }
         }
     }
 }
@@ -46,10 +48,12 @@ void max_pool_backward(const struct pool *pool, const float *gradient, float *in
         float *into = input_gradient + value_offset(pool->x, n, c);
         size_t from = value_offset(pool->y, n, c);
         memset(into, 0, value_pixels(pool->x) * block * sizeof *into);
-        for (size_t p = 0; p < value_pixels(pool->y); p++, from += block) {
-            ptrdiff_t offset[POOL_TAPS];
-            const int taps = window(pool, p, offset);
-            pool->kernels->pool_backward(gradient + from, pool->which + from, offset, taps, block, into);
+        for (size_t oy = 0; oy < pool->y->height; oy++) {
+            for (size_t ox = 0; ox < pool->y->width; ox++, from += block) {
+                ptrdiff_t offset[POOL_TAPS];
+                const int taps = window(pool, oy, ox, offset);
+                pool->kernels->pool_backward(gradient + from, pool->which + from, offset, taps, block, into);
+            }
         }
     }
 }
