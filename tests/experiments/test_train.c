@@ -21,11 +21,19 @@
 #include "nn/optimizer.h"
 #include "tests/base/expect.h"
 #include "tests/base/folder.h"
+#include "tests/experiments/support_set.h"
 
-#define SMALL " --model=cnn --image-size=28 --batch=8 --threads=1"
+#define CNN " --model=cnn --image-size=28 --batch=8 --threads=1"
+#define SMALL CNN " --data=."
 #define CONSTANT SMALL " --lr-schedule=constant"
 
-TestSuite(train, .init = enter_folder, .fini = leave_folder, .timeout = 300);
+static void setup(void)
+{
+    enter_folder();
+    put_photographs();
+}
+
+TestSuite(train, .init = setup, .fini = leave_folder, .timeout = 300);
 
 /* ---- running it ---- */
 
@@ -149,7 +157,7 @@ Test(train, writes_a_summary_with_every_key)
     cr_expect_eq(number(written, "consensus"), 0);
     double top1 = number(written, "top1");
     cr_expect(top1 >= 0 && top1 <= 1);
-    cr_expect_eq(fmod(top1 * 10000 + 1e-6, 1) < 1e-3, true, "a count of the 10,000 test images");
+    cr_expect_eq(fmod(top1 * SET_PHOTOGRAPHS + 1e-6, 1) < 1e-3, true, "a count of the test images");
     cr_expect(number(written, "compute_ms") + number(written, "exposed_ms") <= number(written, "step_ms") * 1.0001);
     cr_expect_leq(number(written, "comm_ms"), number(written, "step_ms") * 1.0001);
     json_decref(printed);
@@ -172,7 +180,7 @@ Test(train, says_where_the_rate_changes)
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         static struct outcome outcome;
         struct text words = {0};
-        text_addf(&words, "-n 1 --eval=never %s" SMALL, cases[k].words);
+        text_addf(&words, "-n 1 --eval=never %s" CNN, cases[k].words);
         run(text_string(&words), &outcome);
         cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
         cr_expect_not_null(strstr(outcome.out, cases[k].said), "%s: %s", cases[k].words, outcome.out);
@@ -207,11 +215,11 @@ Test(train, writes_one_line_for_each_step)
 Test(train, names_a_fresh_folder_when_it_gets_none)
 {
     static struct outcome outcome;
-    run("-n 1 --steps=1 --eval=never" SMALL, &outcome);
+    run("-n 1 --steps=1 --eval=never" CNN, &outcome);
     cr_expect_eq(outcome.exit_code, 0, "%s", outcome.err);
     cr_expect_not_null(strstr(outcome.out, "results/train-20"), "%s", outcome.out);
     cr_expect_not_null(strstr(outcome.out, "-1/summary.json"));
-    run("-n 1 --steps=1 --eval=never" SMALL, &outcome);
+    run("-n 1 --steps=1 --eval=never" CNN, &outcome);
     cr_expect_not_null(strstr(outcome.out, "-2/summary.json"));
 }
 
@@ -405,15 +413,14 @@ static void norms_like_one_worker(const char *whole, const char *parts)
 
 Test(train, batch_norm_over_all_workers_is_that_of_the_whole_batch)
 {
-    norms_like_one_worker("--model=cnn --image-size=28 --batch=24 -n 1",
-                          "--model=cnn --image-size=28 --batch=12 -n 2 --bn=sync");
-    norms_like_one_worker("--model=cnn --image-size=28 --batch=24 -n 1",
-                          "--model=cnn --image-size=28 --batch=8 -n 3 --bn=sync --allreduce=rhd --bucket=tensor");
-    norms_like_one_worker("--model=cnn --image-size=28 --batch=24 -n 1 --allreduce=double-buffered",
-                          "--model=cnn --image-size=28 --batch=12 -n 2 --bn=sync --allreduce=double-buffered "
-                          "--bucket=tensor --transport=tcp");
-    norms_like_one_worker("--model=resnet18 --image-size=32 --batch=24 --lr=0.01 -n 1",
-                          "--model=resnet18 --image-size=32 --batch=8 --lr=0.01 -n 3 --bn=sync");
+#define WHOLE "--data=. --model=cnn --image-size=28 --batch=24 -n 1"
+#define PARTS "--data=. --model=cnn --image-size=28 --bn=sync"
+#define DEEP "--model=resnet18 --image-size=32 --lr=0.01"
+    norms_like_one_worker(WHOLE, PARTS " --batch=12 -n 2");
+    norms_like_one_worker(WHOLE, PARTS " --batch=8 -n 3 --allreduce=rhd --bucket=tensor");
+    norms_like_one_worker(WHOLE " --allreduce=double-buffered",
+                          PARTS " --batch=12 -n 2 --allreduce=double-buffered --bucket=tensor --transport=tcp");
+    norms_like_one_worker(DEEP " --batch=24 -n 1", DEEP " --batch=8 -n 3 --bn=sync");
 }
 
 /* ---- what training comes to ---- */
@@ -445,7 +452,7 @@ Test(train, losses_of_twenty_steps_are_these)
 enum { SIDE = 16, LEFT = 62, TESTS = 37 };
 
 /* 62 training images of 16x16: two batches of 30, and 2 left. */
-static void put_set(const char *part, int count)
+static void put_part(const char *part, int count)
 {
     unsigned char images[16 + LEFT * SIDE * SIDE] = {0, 0, 8, 3,    0, 0, 0, (unsigned char)count,
                                                      0, 0, 0, SIDE, 0, 0, 0, SIDE};
@@ -464,8 +471,8 @@ static void put_set(const char *part, int count)
 
 static void put_data(void)
 {
-    put_set("train", LEFT);
-    put_set("t10k", TESTS);
+    put_part("train", LEFT);
+    put_part("t10k", TESTS);
 }
 
 #define LAST "--last=keep --model=cnn --image-size=16 --data=. --epochs=2 "
@@ -600,7 +607,7 @@ Test(train, evaluation_does_not_depend_on_the_number_of_workers)
     for (int workers = 1; workers <= 5; workers += workers == 3 ? 2 : 1) {
         struct text words = {0};
         text_addf(&words,
-                  "--allreduce=ring -n %d --steps=1 --lr=0 --eval=end --model=cnn --image-size=28 --batch=30 "
+                  "--allreduce=ring -n %d --steps=1 --lr=0 --eval=end --model=cnn --image-size=28 --batch=30 --data=. "
                   "--threads=1 --shard=fixed --checkpoint=never --out=eval-%d",
                   workers, workers);
         json_t *summary = summary_of(text_string(&words));
@@ -610,7 +617,8 @@ Test(train, evaluation_does_not_depend_on_the_number_of_workers)
             loss = number(summary, "test_loss");
             cr_expect(top5 > top1 && top5 < 1);
         }
-        cr_expect_eq(fmod(number(summary, "top5") * 10000 + 1e-6, 1) < 1e-3, true, "a count of the 10,000 test images");
+        cr_expect_eq(fmod(number(summary, "top5") * SET_PHOTOGRAPHS + 1e-6, 1) < 1e-3, true,
+                     "a count of the test images");
         cr_expect_float_eq(number(summary, "top1"), top1, 0.05, "%d workers",
                            workers); /* statistics are of other images */
         cr_expect_float_eq(number(summary, "test_loss"), loss, 0.05, "%d workers", workers);
@@ -660,9 +668,10 @@ static float *floats(size_t count)
 
 static void reference_open(struct reference *reference)
 {
-    *reference = (struct reference){.order = {.seed = 1, .samples = 60000, .workers = VIRTUAL, .batch = BATCH},
-                                    .rate = {.rate = 0.1, .images = 256, .global_batch = VIRTUAL * BATCH}};
-    struct data_request data = {.image_size = 28};
+    *reference =
+        (struct reference){.order = {.seed = 1, .samples = SET_PHOTOGRAPHS, .workers = VIRTUAL, .batch = BATCH},
+                           .rate = {.rate = 0.1, .images = 256, .global_batch = VIRTUAL * BATCH}};
+    struct data_request data = {.path = ".", .image_size = 28};
     EXPECT_OK(data_open(&data, &reference->data));
     EXPECT_OK(model_create("cnn", 10, 28, &reference->model));
     cr_assert_not_null(reference->data);
@@ -892,7 +901,7 @@ Test(train, wrong_usage_is_said_in_one_line)
 
 Test(train, what_can_not_be_read_or_written_is_named)
 {
-    expect_refused("-n 2 --steps=1 --data=/nowhere --out=a" SMALL, 1, "apt-get install dataset-fashion-mnist");
+    expect_refused("-n 2 --steps=1 --data=/nowhere --out=a" CNN, 1, "apt-get install dataset-fashion-mnist");
     expect_refused("-n 2 --steps=1 --out=/proc/run" SMALL, 1, "/proc/run");
     expect_refused("-n 2 --steps=1 --device=replay:/nowhere --out=b", 1, "/nowhere");
 }
@@ -933,7 +942,7 @@ Test(train, what_is_written_at_the_end_is_tried_at_the_start)
 
 Test(train, a_run_that_diverges_fails_everywhere_naming_the_step)
 {
-    expect_refused("-n 2 --steps=50 --eval=never --lr=1e6 --out=a" SMALL, 1, "lower --lr");
-    expect_refused("-n 2 --allreduce=double-buffered --steps=50 --eval=never --lr=1e6 --out=b" SMALL, 1, "step ");
-    expect_refused("-n 2 --allreduce=gossip --steps=50 --eval=never --lr=1e6 --out=c" SMALL, 1, "rank ");
+    expect_refused("-n 2 --steps=50 --eval=never --lr=1e6 --out=a" CNN, 1, "lower --lr");
+    expect_refused("-n 2 --allreduce=double-buffered --steps=50 --eval=never --lr=1e6 --out=b" CNN, 1, "step ");
+    expect_refused("-n 2 --allreduce=gossip --steps=50 --eval=never --lr=1e6 --out=c" CNN, 1, "rank ");
 }
