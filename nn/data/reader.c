@@ -202,7 +202,7 @@ bool ends_with(const char *name, const char *ending)
 
 enum status data_file_open(const char *path, struct data_file *file)
 {
-    struct stat about;
+    struct stat about = {.st_size = 0};
     enum status status = STATUS_OK;
     *file = (struct data_file){.path = NULL};
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
