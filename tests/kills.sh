@@ -88,7 +88,7 @@ find_workers() {
 trial() {
     local signal=$1 algorithm=$2 transport=shm launcher victim begin at pid lives limit=$LIMIT words code=0
     local -a pids=()
-    [[ $((RANDOM % 2)) -eq 0 ]] || transport=tcp
+    [[ $((RANDOM % 2)) -eq 0 && $(df --output=avail -m /dev/shm 2>/dev/null | tail -n 1) -ge $((24 * WORKERS)) ]] || transport=tcp
     [[ $signal != STOP ]] || limit=$((LIMIT + DEADLINE + STARTING))
     words="--deadline=$([[ $signal == STOP ]] && echo 1 || echo 200)"
     "$chorale" bench --allreduce="$algorithm" -n $WORKERS --transport=$transport -b 8 -e 1M --iters=100000000 -w 0 "$words" \

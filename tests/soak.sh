@@ -24,6 +24,10 @@ done
 wrong=0 checks=0
 
 soak() { # words for the worker
+    if [[ $1 == shm && $(df --output=avail -m /dev/shm 2>/dev/null | tail -n 1) -lt $((24 * workers)) ]]; then
+        printf 'soak: /dev/shm has no room for %d workers: not over shm\n' "$workers"
+        return
+    fi
     checks=$((checks + 1))
     "$build/chorale" run -n "$workers" -- "$build/tests/comm_worker_soak" "$@" || wrong=$((wrong + 1))
 }

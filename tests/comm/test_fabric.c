@@ -10,6 +10,7 @@
 #include "comm/launch.h"
 #include "comm/transport.h"
 #include "tests/base/expect.h"
+#include "tests/base/shared_memory.h"
 
 #define WORKER CHORALE_WORKERS "/comm_worker_fabric"
 
@@ -18,6 +19,8 @@ static void check(const char *transport, const char *what, int workers)
     char *argv[] = {(char *)(size_t)WORKER, (char *)(size_t)transport, (char *)(size_t)what, NULL};
     struct launch_request request = {.workers = workers, .argv = argv, .label = true, .must_join = true};
     struct launch_result result = {.exit_code = -1};
+    if (strcmp(transport, "shm") == 0)
+        need_shared_memory(workers);
     EXPECT_OK(launch_local(&request, &result));
     cr_expect(result.exit_code == 0, "%s over %s with %d workers: exit %d: %s", what, transport, workers,
               result.exit_code, result.message);
@@ -25,8 +28,8 @@ static void check(const char *transport, const char *what, int workers)
 
 static void check_both(const char *what, int workers)
 {
-    check("shm", what, workers);
     check("tcp", what, workers);
+    check("shm", what, workers);
 }
 
 static struct job *alone(void)

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "support_program.h"
+#include "tests/base/shared_memory.h"
 
 #define TRANSPORTS "shm, tcp"
 #define WORKERS "2,3,5"
@@ -214,6 +215,7 @@ Test(bench, deterministic_schedules_give_a_part_the_bits_that_it_has_in_the_whol
 {
     struct text words = {0};
     size_t index = 0, asked = 0;
+    need_shared_memory(5);
     json_t *entry = NULL, *row = NULL, *list = program_json("list --json");
     text_add(&words, "bench -n 3,5 --sizes=4..40000:x100 --check --iters=1 -w 0 --json --transport=shm "
                      "--allreduce='hierarchical:group=2,intra=rhd,inter=rd,deterministic=1");

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/rng.h"
 #include "support_program.h"
+#include "tests/base/shared_memory.h"
 
 #define LIMIT 20.0
 #define PROMISED 2.0
@@ -117,6 +118,7 @@ Test(death, a_killed_worker_ends_a_bench_at_any_moment)
         BENCH " -n 2 --allreduce=double-buffered",
     };
     static const int workers[] = {4, 3, 5, 4, 2};
+    need_shared_memory(5);
     uint64_t key = rng_key(test_seed(), "death", 1, 0);
     for (uint64_t round = 0; round < 10; round++) {
         struct job_under_test job;
@@ -366,6 +368,7 @@ Test(death, ctrl_c_ends_the_job_with_130)
 
 Test(death, workers_of_a_killed_launcher_go_and_one_says_why)
 {
+    need_shared_memory(4);
     uint64_t seed = test_seed();
     signal_launcher(BENCH " -n 4 --allreduce=ring --transport=shm", 4, true, SIGKILL, 137,
                     rng_key(seed, "death", 5, 0));

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tests/base/expect.h"
+#include "tests/base/shared_memory.h"
 #include "tests/experiments/support_program.h"
 
 TestSuite(device_bench, .init = program_setup, .fini = program_teardown, .timeout = 300);
@@ -55,6 +56,7 @@ static void check_device(const char *folder)
     check_rows("bench -n 3 --device=cuda --transport=tcp --allreduce=ring --sizes=4..400K:x99 --iters=1 -w 0 --check "
                "--dtype=f64 --op=avg --json",
                2);
+    need_shared_memory(3);
     check_rows("bench -n 3 --device=cuda --transport=shm --allreduce=one-shot --sizes=12K..12K --iters=1 -w 0 --check "
                "--wire=bf16 --in-place=only --json",
                1);

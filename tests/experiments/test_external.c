@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/base/shared_memory.h"
 #include "tests/experiments/support_program.h"
 
 TestSuite(external, .init = program_setup, .fini = program_teardown, .timeout = 600);
@@ -39,6 +40,7 @@ static void beside_ours(const char *mpi)
 {
     if (!is_there(mpi))
         cr_skip_test("mpiexec.%s or its module is not installed", mpi);
+    need_shared_memory(4); /* the MPI takes some, too */
     for (int workers = 1; workers <= 3; workers += 2) {
         struct outcome outcome;
         json_error_t error;
@@ -140,6 +142,7 @@ static void under_a_program(const char *mpi)
                 {2, "CHORALE_ALLREDUCE=ring CHORALE_TRANSPORT=shm", "threads"}};
     if (!has_interposer(mpi))
         cr_skip_test("mpiexec.%s or what is built for it is not here", mpi);
+    need_shared_memory(4);
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         struct outcome outcome;
         unsigned long long calls = 0, other = 0;
