@@ -236,6 +236,15 @@ static enum status handed(struct comm *comm, struct task *task)
     return executor_grant(task);
 }
 
+/* A small message is out. Those of a collective that was given up have become nobody's. */
+static void small_out(struct comm *comm, const struct task *task)
+{
+    if (task->collective != NULL)
+        task->collective->outgoing--;
+    else if (comm->outgoing > 0)
+        comm->outgoing--;
+}
+
 /* A small message that waited goes out by the node's rings. */
 static enum status send_by_node(struct comm *comm, struct task *task)
 {
@@ -244,8 +253,7 @@ static enum status send_by_node(struct comm *comm, struct task *task)
         node_send(comm->node, task->peer, bytes, bytes + WIRE_HEADER_BYTES, task->bytes - WIRE_HEADER_BYTES);
     if (status == STATUS_AGAIN)
         return status;
-    if (task->collective != NULL)
-        task->collective->outgoing--;
+    small_out(comm, task);
     task_give(comm, task);
     return STATUS_OK;
 }
@@ -387,6 +395,8 @@ static enum status small_task(struct comm *comm, struct collective *collective, 
     task->bytes = 0;
     if (collective != NULL)
         collective->outgoing++;
+    else
+        comm->outgoing++;
     *out = task;
     return STATUS_OK;
 }
@@ -543,8 +553,7 @@ static enum status task_done(struct comm *comm, struct task *task)
         return pool_post(comm);
     }
     case TASK_SMALL:
-        if (task->collective != NULL)
-            task->collective->outgoing--;
+        small_out(comm, task);
         task_give(comm, task);
         return STATUS_OK;
     default:

@@ -149,6 +149,7 @@ struct comm {
     uint64_t dispute_until; /* a mismatch was seen: its other side is awaited until then; 0 = none     */
     char dispute[512];
 
+    size_t outgoing; /* small messages that are no collective's, not yet out */
     struct {
         bool waiting;
         uint64_t hash, value;

@@ -61,9 +61,23 @@ static enum status team_send(struct comm *comm, int peer, uint64_t value, const 
     return comm_send_small(comm, NULL, peer, &header, used, bytes);
 }
 
-static enum status team_await(struct comm *comm, int answers)
+/* Until so many answers are there, and what was said is out: nobody else drives it once the caller does other things. */
+static enum status progress_until(struct comm *comm, int answers)
 {
     unsigned idle = 0;
+    TRY(comm_flush(comm));
+    while (comm->team_talk.answers < answers || comm->outgoing > 0) {
+        bool moved = false;
+        TRY(comm_progress(comm, &moved));
+        idle = moved ? 0 : idle + 1;
+        if (!moved)
+            TRY(comm_idle(comm, idle));
+    }
+    return STATUS_OK;
+}
+
+static enum status team_await(struct comm *comm, int answers)
+{
     for (struct early **at = &comm->early; *at != NULL;) {
         struct early *early = *at;
         if (early->header.class != WIRE_TEAM || early->header.hash != comm->team_talk.hash ||
@@ -75,14 +89,7 @@ static enum status team_await(struct comm *comm, int answers)
         *at = early->next;
         free(early);
     }
-    while (comm->team_talk.answers < answers) {
-        bool moved = false;
-        TRY(comm_progress(comm, &moved));
-        idle = moved ? 0 : idle + 1;
-        if (!moved)
-            TRY(comm_idle(comm, idle));
-    }
-    return STATUS_OK;
+    return progress_until(comm, answers);
 }
 
 static uint64_t lowest_free(const unsigned char used[TEAM_ID_BYTES])
@@ -110,6 +117,7 @@ static enum status agree_on_id(struct comm *comm, const int *ranks, int count, i
         comm->team_talk.value = lowest_free(used);
         for (int i = 1; i < count; i++)
             TRY_TO(done, team_send(comm, ranks[i], comm->team_talk.value, NULL, 0));
+        TRY_TO(done, progress_until(comm, count - 1));
     } else {
         TRY_TO(done, team_send(comm, ranks[0], 0, used, TEAM_ID_BYTES));
         TRY_TO(done, team_await(comm, 1));
