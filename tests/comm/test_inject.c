@@ -3,6 +3,7 @@
  */
 #include "comm/inject.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -247,4 +248,41 @@ Test(inject, nothing_passes_by)
               text_string(&text));
     text_release(&text);
     close_pair(pair);
+}
+
+/* ---- teams ---- */
+
+struct maker {
+    struct comm *comm;
+    struct team *team;
+    enum status status;
+};
+
+static void *make_team(void *context)
+{
+    static const int both[PAIR] = {0, 1};
+    struct maker *maker = context;
+    maker->status = team_create(maker->comm, both, PAIR, &maker->team);
+    return NULL;
+}
+
+/* Worker 0, whose answer is held back, does nothing more for the network once it has its team. */
+Test(inject, a_team_is_made_for_all_or_none)
+{
+    struct transport *pair[PAIR];
+    struct maker makers[PAIR] = {{NULL}};
+    pthread_t thread[PAIR];
+    open_pair("delay=5ms", LOOPBACK_IN_ORDER, pair);
+    for (int i = 0; i < PAIR; i++) {
+        EXPECT_OK(comm_open(&(struct comm_request){.transport = pair[i], .deadline = 20}, &makers[i].comm));
+        cr_assert_eq(pthread_create(&thread[i], NULL, make_team, &makers[i]), 0);
+    }
+    for (int i = 0; i < PAIR; i++)
+        cr_assert_eq(pthread_join(thread[i], NULL), 0);
+    for (int i = 0; i < PAIR; i++) {
+        cr_expect_eq(makers[i].status, STATUS_OK, "worker %d", i);
+        team_destroy(makers[i].team);
+    }
+    for (int i = 0; i < PAIR; i++)
+        comm_close(makers[i].comm);
 }
