@@ -656,6 +656,10 @@ static void say_summary(const struct train_summary *summary, bool replayed)
     if (summary->wire.infinite > 0 || summary->wire.nan > 0)
         printf(", on the wire %llu values became infinite and %llu were NaN",
                (unsigned long long)summary->wire.infinite, (unsigned long long)summary->wire.nan);
+    if (summary->undecoded > 0)
+        printf(
+            "; an image could not be decoded %zu times (training takes another then): chorale data inspect names them",
+            summary->undecoded);
     if (summary->data_wait_ms > 0.05 * summary->step_ms)
         printf("; waited %.2f ms a step for images: more --loaders may help", summary->data_wait_ms);
     if (summary->consensus > 0)

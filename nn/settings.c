@@ -86,12 +86,11 @@ static void add_rate(json_t *settings, const struct train_request *request)
     add_number(settings, "warmup-epochs", request->warmup_epochs);
 }
 
-/* What is known before the data is read. NULL: no memory. */
-static json_t *options_of(const struct trainer *trainer)
+/* What is known before the data is read. */
+static void add_options(json_t *settings, const struct trainer *trainer)
 {
     static const char *const norms[] = {[NORMS_LOCAL] = "local", [NORMS_SYNC] = "sync", [NORMS_AVERAGED] = "averaged"};
     const struct train_request *request = trainer->request;
-    json_t *settings = json_object();
     add_spec(settings, trainer);
     add_word(settings, "model", request->model != NULL ? request->model : TRAIN_MODEL);
     add_number(settings, "image-size", request->image_size);
@@ -108,13 +107,13 @@ static json_t *options_of(const struct trainer *trainer)
     add_word(settings, "precision", precision_name(request->precision));
     add_number(settings, "loss-scale", request->loss_scale > 0 ? (double)request->loss_scale : 1);
     add_word(settings, "convolutions", request->legacy ? "legacy" : "graph");
-    return settings;
 }
 
 json_t *settings_of(const struct trainer *trainer)
 {
-    json_t *settings = options_of(trainer);
+    json_t *settings = json_object();
     struct data_facts facts;
+    add_options(settings, trainer);
     data_facts(trainer->data, &facts);
     add_hash(settings, "data", facts.hash);
     add_hash(settings, "data: some of its images", trainer->contents);
@@ -133,8 +132,18 @@ static json_t *agreed_of(const struct trainer *trainer)
         [EVALUATE_EPOCHS] = "epoch", [EVALUATE_END] = "end", [EVALUATE_NEVER] = "never"};
     static const char *const checkpoints[] = {
         [CHECKPOINT_EPOCHS] = "epoch", [CHECKPOINT_END] = "end", [CHECKPOINT_NEVER] = "never"};
+    static const char *const overlaps[] = {
+        [OVERLAP_USUAL] = "the usual one", [OVERLAP_NONE] = "none", [OVERLAP_BUCKET] = "bucket"};
     const struct train_request *request = trainer->request;
-    json_t *settings = options_of(trainer);
+    struct text inject = {0};
+    json_t *settings = json_object();
+    add_word(settings, "overlap", overlaps[request->overlap]); /* before the buckets that it decides */
+    if (request->inject != NULL)
+        inject_describe(request->inject, &inject);
+    if (inject.length == 0)
+        text_add(&inject, "nothing");
+    add(settings, "inject", &inject);
+    add_options(settings, trainer);
     add_word(settings, "augment", augments[request->augment]);
     add_number(settings, "steps", (double)request->steps);
     add_word(settings, "eval", evaluations[request->evaluation]);

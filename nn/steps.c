@@ -44,8 +44,10 @@ static enum status wait_for_culprit(struct trainer *trainer)
 /* The gradient of `step` was not finite. */
 static enum status not_finite(struct trainer *trainer, uint64_t step)
 {
-    if (trainer->exact)
+    if (trainer->exact) {
+        TRY(metrics_flush(trainer->metrics, NULL)); /* the steps before */
         TRY(wait_for_culprit(trainer));
+    }
     if (!trainer->bad.known)
         return fail(STATUS_FORMAT, "step %llu: the gradient is not finite: lower --lr", (unsigned long long)step);
     struct text loss = {0};

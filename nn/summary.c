@@ -383,6 +383,7 @@ enum status trainer_summarise(const struct trainer *trainer, struct train_summar
     summary->test_loss = trainer->evaluated ? trainer->accuracy.loss : (double)NAN;
     summary->consensus = trainer->consensus;
     summary->data_wait_ms = (trainer->before.wait_s + trainer->wait_s) / own_steps(trainer) * 1e3;
+    summary->undecoded = trainer->skipped;
     summary->wire = trainer->wire;
     TRY(make_document(trainer, summary));
     if (trainer->folder.length == 0)

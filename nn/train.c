@@ -721,10 +721,10 @@ enum status train_run(const struct train_request *request, struct train_summary 
     TRY_TO(done, trainer_open(request, &trainer));
     TRY_TO(done, all_steps(&trainer));
     TRY_TO(done, finish(&trainer));
+    TRY_TO(done, trainer_summarise(&trainer, summary)); /* first: a disk may have no room for the others */
     TRY_TO(done, write_profile(&trainer));
     if (trainer.trace != NULL)
         TRY_TO(done, trace_write(trainer.trace));
-    TRY_TO(done, trainer_summarise(&trainer, summary));
 done:
     trainer_close(&trainer);
     if (status < 0)

@@ -178,6 +178,7 @@ struct train_summary {
     double consensus;
     double data_wait_ms;          /* a step, of rank 0: until its images were there */
     double bytes_sent_per_step;   /* NAN: an external's, which nobody counts */
+    size_t undecoded;             /* times that an image could not be decoded, all workers */
     struct codec_statistics wire; /* of the run, all workers */
     struct text folder;
     json_t *document; /* what summary.json holds */

@@ -56,7 +56,7 @@ whole() { # a pack, a checkpoint
 }
 
 full='No space left on device'
-train=("$chorale" train -n 1 --model=cnn --image-size=16 --batch=4 --data=synthetic --threads=1)
+train=("$chorale" train -n 1 --model=cnn --image-size=16 --batch=4 --data=synthetic --threads=1 --lr-schedule=constant)
 
 # A CIFAR-100 of black images, and a tar file of images that can't be decoded.
 mkdir set
@@ -113,6 +113,7 @@ disk 2m
 fill 0
 expect 'a trace for which there is no room ends the run' \
     refused disk/trace "$full" "${train[@]}" --steps=20 --checkpoint=never --out=elsewhere --trace=disk/trace
+expect 'but keeps its summary' test -s elsewhere/summary.json
 expect 'nothing of it is left' nothing_half
 
 for command in 'list' 'bench -n 1 -e 1K --json' 'verify --allreduce=ring -n 2 --json' 'data inspect set --json'; do

@@ -207,7 +207,8 @@ enum status data_file_open(const char *path, struct data_file *file)
     *file = (struct data_file){.path = NULL};
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &about) != 0)
-        status = fail(STATUS_IO, "data %s: %s", path, strerror(errno));
+        status = fail(STATUS_IO, "data %s: %s%s", path, strerror(errno),
+                      errno == EMFILE ? ": every file of a set stays open: raise ulimit -n" : "");
     else if (!S_ISREG(about.st_mode) || about.st_size <= 0)
         status = fail(STATUS_FORMAT, "data %s: %s", path, S_ISREG(about.st_mode) ? "it is empty" : "no regular file");
     else
@@ -219,6 +220,7 @@ enum status data_file_open(const char *path, struct data_file *file)
     }
     file->fd = fd;
     file->length = (uint64_t)about.st_size;
+    file->changed = about.st_mtim;
     return STATUS_OK;
 }
 
@@ -230,15 +232,20 @@ void data_file_close(struct data_file *file)
     *file = (struct data_file){.path = NULL};
 }
 
-enum status data_file_cut(const char *path)
-{
-    return fail(STATUS_IO, "data %s: it was cut while it was read: put the whole file back", path);
-}
-
 enum status data_file_read(const struct data_file *file, uint64_t offset, void *to, size_t length)
 {
+    struct stat about;
     const enum status status = file_pread(file->fd, file->path, offset, to, length);
-    return status == STATUS_FORMAT ? data_file_cut(file->path) : status;
+    if (status < 0 && status != STATUS_FORMAT)
+        return status;
+    if (fstat(file->fd, &about) != 0)
+        return fail(STATUS_IO, "data %s: %s", file->path, strerror(errno));
+    if (status < 0 || (uint64_t)about.st_size < file->length)
+        return fail(STATUS_IO, "data %s: it was cut while it was read: put the whole file back", file->path);
+    if ((uint64_t)about.st_size != file->length || about.st_mtim.tv_sec != file->changed.tv_sec ||
+        about.st_mtim.tv_nsec != file->changed.tv_nsec)
+        return fail(STATUS_IO, "data %s: it was changed while it was read: leave the files of a run alone", file->path);
+    return STATUS_OK;
 }
 
 enum status file_pread(int fd, const char *path, uint64_t offset, void *to, size_t length)

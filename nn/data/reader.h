@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "base/status.h"
 #include "base/text.h"
@@ -87,12 +88,13 @@ struct data_file {
     char *path;
     int fd;
     uint64_t length; /* when it was opened; 0: it is not open */
+    struct timespec changed;
 };
 enum status data_file_open(const char *path, struct data_file *file) MUST_CHECK; /* an empty one is refused */
 void data_file_close(struct data_file *file);                                    /* accepts a zeroed one */
-/* STATUS_IO also where the file has become shorter than it was. Any thread. */
+/* STATUS_IO also where the file is not what it was when it was opened, by its length and time of change: its labels and
+ * places were read then. Any thread. */
 enum status data_file_read(const struct data_file *file, uint64_t offset, void *to, size_t length) MUST_CHECK;
-enum status data_file_cut(const char *path); /* that failure */
 
 /* pread until `length` bytes are there; STATUS_FORMAT when the file ends before. */
 enum status file_pread(int fd, const char *path, uint64_t offset, void *to, size_t length) MUST_CHECK;

@@ -1,10 +1,7 @@
 /* tar.c - WebDataset: a folder of tar files train*.tar and val*.tar or test*.tar (tar_index.h), maybe with classes.txt,
  * one name a line. Shards and their samples count in the order of names and of their place. */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/memory.h"
 #include "nn/data/reader.h"
@@ -14,8 +11,7 @@
 #define LARGEST_IMAGE ((uint64_t)1 << 30)
 
 struct shard {
-    char *path;
-    int fd;
+    struct data_file file;
     size_t until; /* samples of this shard and of those before it */
     struct tar_index index;
 };
@@ -47,16 +43,17 @@ static bool recognises(const char *path)
 static enum status open_shard(const char *folder, const char *name, struct shard *shard, size_t *samples, bool *stored)
 {
     bool scanned = false, kept = true;
-    shard->fd = -1;
-    TRY(path_join(&shard->path, folder, name));
-    TRY(tar_index_open(shard->path, &shard->index, &scanned, &kept));
+    char *path = NULL;
+    enum status status = path_join(&path, folder, name);
+    if (status >= 0)
+        status = tar_index_open(path, &shard->index, &scanned, &kept);
+    if (status >= 0)
+        status = data_file_open(path, &shard->file);
+    free(path);
+    TRY(status);
     *stored = *stored && kept;
     *samples += shard->index.count;
     shard->until = *samples;
-    shard->fd = open(shard->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (shard->fd < 0)
-        return fail(STATUS_IO, "data %s: %s%s", shard->path, strerror(errno),
-                    errno == EMFILE ? ": every shard stays open: raise ulimit -n" : "");
     return STATUS_OK;
 }
 
@@ -141,10 +138,8 @@ static void tar_close(struct data_set *set)
     for (int part = 0; tar != NULL && part < PARTS; part++) {
         for (size_t s = 0; s < tar->shards[part]; s++) {
             struct shard *shard = &tar->shard[part][s];
-            if (shard->path != NULL && shard->fd >= 0)
-                (void)close(shard->fd);
+            data_file_close(&shard->file);
             tar_index_release(&shard->index);
-            free(shard->path);
         }
         free(tar->shard[part]);
     }
@@ -172,11 +167,10 @@ static enum status tar_encoded(const struct data_set *set, enum part part, size_
     const struct tar_sample *sample = NULL;
     const struct shard *shard = find(set->state, part, index, &sample);
     if (sample->length > LARGEST_IMAGE)
-        return fail(STATUS_FORMAT, "data %s: byte %llu: no image but %llu bytes: at most 1 GiB are taken", shard->path,
-                    (unsigned long long)sample->offset, (unsigned long long)sample->length);
+        return fail(STATUS_FORMAT, "data %s: byte %llu: no image but %llu bytes: at most 1 GiB are taken",
+                    shard->file.path, (unsigned long long)sample->offset, (unsigned long long)sample->length);
     TRY(bytes_reserve(bytes, (size_t)sample->length));
-    const enum status status = file_pread(shard->fd, shard->path, sample->offset, bytes->data, bytes->length);
-    return status == STATUS_FORMAT ? data_file_cut(shard->path) : status; /* the index was that of the whole file */
+    return data_file_read(&shard->file, sample->offset, bytes->data, bytes->length);
 }
 
 static uint64_t tar_length(const struct data_set *set, enum part part, size_t index)
@@ -190,7 +184,7 @@ static void tar_name(const struct data_set *set, enum part part, size_t index, s
 {
     const struct tar_sample *sample = NULL;
     const struct shard *shard = find(set->state, part, index, &sample);
-    text_addf(text, "%s byte %llu", shard->path, (unsigned long long)sample->offset);
+    text_addf(text, "%s byte %llu", shard->file.path, (unsigned long long)sample->offset);
 }
 
 extern const struct reader reader_tar;

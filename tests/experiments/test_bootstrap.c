@@ -467,6 +467,8 @@ Test(bootstrap, an_option_that_one_worker_lacks_is_told)
                   {"--shard=fixed", "--shard=global of rank 0, fixed of rank 1"},
                   {"--label-smoothing=0.5", "--label-smoothing=0 of rank 0, 0.5 of rank 1"},
                   {"--steps=3", "--steps=2 of rank 0, 3 of rank 1"},
+                  {"--overlap=none", "--overlap=the usual one of rank 0, none of rank 1"},
+                  {"--inject=straggler=0:2", "--inject=nothing of rank 0, straggler=0:2 of rank 1"},
                   {"--checkpoint=1", "--checkpoint=never of rank 0, 1 of rank 1"}};
     for (size_t k = 0; k < sizeof unlike / sizeof *unlike; k++) {
         struct outcome outcome;

@@ -943,6 +943,11 @@ Test(train, what_is_written_at_the_end_is_tried_at_the_start)
 Test(train, a_run_that_diverges_fails_everywhere_naming_the_step)
 {
     expect_refused("-n 2 --steps=50 --eval=never --lr=1e6 --out=a" CNN, 1, "lower --lr");
+    char *rows = NULL;
+    size_t length = 0;
+    EXPECT_OK(file_read("a/metrics.jsonl", (size_t)1 << 20, &rows, &length));
+    cr_expect_not_null(strstr(rows, "{\"step\":0,"), "the steps before can be looked at: %s", rows);
+    free(rows);
     expect_refused("-n 2 --allreduce=double-buffered --steps=50 --eval=never --lr=1e6 --out=b" CNN, 1, "step ");
     expect_refused("-n 2 --allreduce=gossip --steps=50 --eval=never --lr=1e6 --out=c" CNN, 1, "rank ");
 }

@@ -1,6 +1,7 @@
 /* test_formats.c - every format of data sets, good and bad: what is found, in which order, with which labels; bad images
  * are counted and replaced alike everywhere.
  */
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -776,32 +777,49 @@ Test(pack, a_pixel_that_was_altered_ends_training_with_its_image)
     EXPECT_FAIL(STATUS_FORMAT, "training image 3 is damaged", pack_check("a.pack"));
 }
 
-/* ---- cut while they are read ---- */
+/* ---- cut or changed while they are read ---- */
 
 TestSuite(cut, .init = enter_folder, .fini = leave_folder);
 
-/* Whatever is left of an open set's file is given, and what is not is an error with its name: never a signal, never another
- * image. */
-static void expect_cut(const char *set, const char *file, off_t length)
+/* What is read of the file from then on is an error with its name: never a signal, never another image. */
+static void expect_error(const struct data *data, const char *file, const char *told)
 {
     static float image[3 * SIZE * SIZE];
     int32_t label;
     int failed = 0;
-    struct data *data = open_set(set, SIZE);
     const size_t count = data_train_count(data);
     const struct data_order order = {.seed = 1, .samples = count, .workers = 1, .batch = 1};
-    cr_assert_eq(truncate(file, length), 0);
     for (uint64_t step = 0; step < count; step++) {
         const enum status status = data_train_batch(data, &order, step, 0, image, &label);
         cr_expect(status == STATUS_OK || status == STATUS_IO, "%s: %d", file, status);
         failed += status < 0;
         if (status < 0)
-            cr_expect_not_null(strstr(status_message(), "was cut while it was read"), "%s", status_message());
+            cr_expect_not_null(strstr(status_message(), told), "%s", status_message());
         if (status < 0)
             cr_expect_not_null(strstr(status_message(), file), "%s", status_message());
     }
     cr_expect_gt(failed, 0, "%s", file);
-    cr_expect(length == 0 || failed < (int)count, "%s", file);
+}
+
+static void expect_cut(const char *set, const char *file, off_t length)
+{
+    struct data *data = open_set(set, SIZE);
+    cr_assert_eq(truncate(file, length), 0);
+    expect_error(data, file, "was cut while it was read");
+    data_close(data);
+}
+
+/* As long as before, at a later time, even within the clock tick in which it was made. */
+static void expect_changed(const char *set, const char *file)
+{
+    struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 2000000000}};
+    struct data *data = open_set(set, SIZE);
+    const int fd = open(file, O_WRONLY | O_CLOEXEC);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(pwrite(fd, "xyz", 3, 700), 3);
+    cr_assert_eq(futimens(fd, times), 0);
+    cr_assert_eq(close(fd), 0);
+    expect_error(data, file, "was changed while it was read");
     data_close(data);
 }
 
@@ -824,6 +842,24 @@ Test(cut, a_shard_that_is_cut_is_no_bad_image)
 {
     put_shards();
     expect_cut("set", "set/train-1.tar", 700); /* within its first image */
+}
+
+Test(cut, other_pixels_do_not_get_the_labels_of_before)
+{
+    struct pack_written written;
+    put_records("set/train.bin", 4, 2, 1);
+    put_records("set/test.bin", 1, 2, 5);
+    struct data *data = open_set("set", SIZE);
+    EXPECT_OK(pack_write(data, "a.pack", &written));
+    data_close(data);
+    expect_changed("a.pack", "a.pack");
+    expect_changed("set", "set/train.bin");
+}
+
+Test(cut, a_shard_that_is_changed_is_no_bad_image)
+{
+    put_shards();
+    expect_changed("set", "set/train-1.tar");
 }
 
 /* ---- choosing ---- */
