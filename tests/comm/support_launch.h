@@ -12,8 +12,8 @@ enum { FOLDER_BYTES = 64 };
 
 /* A short deadline may pass on a loaded machine before the workers have come to what is tested. What then ends the job says
  * so, and the test goes on with a longer one. */
-#define DEADLINE_MOST 100.0
-#define NEXT_DEADLINE(deadline) ((deadline)*4)
+enum { DEADLINE_TURNS = 4 };
+#define DEADLINE_OF(turn, first) ((first) * (1 << (2 * (turn))))
 
 /* A fresh folder under /tmp; removed with folder_remove(), files and all. */
 bool folder_make(char folder[FOLDER_BYTES]);

@@ -151,11 +151,11 @@ static void expect_lines(int number, int lines)
 typedef bool attempt(const char *variables);
 
 /* With longer and longer deadlines, until it is. */
-static void attempt_until(attempt *one, double deadline)
+static void attempt_until(attempt *one, double first)
 {
-    for (; deadline < DEADLINE_MOST; deadline = NEXT_DEADLINE(deadline)) {
+    for (int turn = 0; turn < DEADLINE_TURNS; turn++) {
         char variables[32];
-        (void)snprintf(variables, sizeof variables, "TEST_DEADLINE=%g", deadline);
+        (void)snprintf(variables, sizeof variables, "TEST_DEADLINE=%g", DEADLINE_OF(turn, first));
         if (one(variables))
             return;
         teardown();

@@ -315,8 +315,8 @@ Test(launch, stopped_worker_is_named_at_the_deadline)
     struct launch_result result;
     char text[16], wanted[64];
     bool named = false;
-    for (double deadline = 1; !named && deadline < DEADLINE_MOST; deadline = NEXT_DEADLINE(deadline)) {
-        (void)snprintf(text, sizeof text, "%g", deadline);
+    for (int turn = 0; !named && turn < DEADLINE_TURNS; turn++) {
+        (void)snprintf(text, sizeof text, "%d", DEADLINE_OF(turn, 1));
         cr_assert_eq(setenv("TEST_DEADLINE", text, 1), 0);
         run_mode("stop", NULL, 3, &result);
         cr_expect_eq(result.exit_code, 1);
@@ -342,11 +342,11 @@ Test(launch, worker_that_never_joins_is_named_at_the_deadline)
 {
     char *argv[] = {(char *)(size_t)SHELL, (char *)(size_t) "-c",
                     (char *)(size_t) "test $RANK = 0 && exec " WORKER " happy $0; sleep 100", folder, NULL};
-    struct launch_request request = {.workers = 3, .argv = argv, .deadline = 0.5};
-    struct launch_result result;
+    struct launch_result result = {.message = ""};
     char wanted[64];
     bool named = false;
-    for (; !named && request.deadline < DEADLINE_MOST; request.deadline = NEXT_DEADLINE(request.deadline)) {
+    for (int turn = 0; !named && turn < DEADLINE_TURNS; turn++) {
+        const struct launch_request request = {.workers = 3, .argv = argv, .deadline = DEADLINE_OF(turn, 0.5)};
         cr_assert_eq(launch_local(&request, &result), STATUS_OK);
         cr_expect_eq(result.exit_code, 1);
         (void)snprintf(wanted, sizeof wanted, "not joined within %g s", request.deadline);
@@ -680,9 +680,9 @@ static void expect_turned_away(const struct outcome *outcome, const char *why)
 /* It is given up when it is older than the deadline and no worker is awaited any more. */
 Test(launch, a_silent_stranger_is_named_once)
 {
-    struct outcome outcome;
-    for (double deadline = 1; deadline < DEADLINE_MOST; deadline = NEXT_DEADLINE(deadline)) {
-        receive_stranger("", 0, false, deadline, &outcome);
+    struct outcome outcome = {.why = ""};
+    for (int turn = 0; turn < DEADLINE_TURNS; turn++) {
+        receive_stranger("", 0, false, DEADLINE_OF(turn, 1), &outcome);
         if (strstr(outcome.result.message, "not joined within") == NULL)
             break;
         folder_remove(folder);
