@@ -390,7 +390,7 @@ static void expect_peers(int size)
 /* What is in libfabric's staging buffer of a connection counts as sent, but only this worker's next call pushes it into a
  * socket that was full: whoever computes or waits elsewhere meanwhile holds its peer up. Without the buffer a completion
  * means that the socket has it. Left alone when the user has set it. */
-static void expect_sent(void)
+void fabric_set_environment(void)
 {
     (void)setenv("FI_NET_STAGING_SBUF_SIZE", "0", 0);
     (void)setenv("FI_TCP_STAGING_SBUF_SIZE", "0", 0);
@@ -432,7 +432,7 @@ enum status fabric_open(const struct fabric_request *request, struct transport *
     struct card card = {.pid = getpid(), .probe = (uintptr_t)&probe_byte};
     enum status status;
     expect_peers(job_size(request->job));
-    expect_sent();
+    fabric_set_environment();
     TRY_TO(out, fabric_choose(request, &choice, &survey));
     TRY_TO(out, fabric_create(request->job, &choice, survey.without, &fabric));
     card.status = open_alone(fabric, request, &survey, &card);

@@ -91,6 +91,10 @@ struct fabric_request {
  * (e.g. /dev/shm too small: wanted and available bytes); STATUS_USAGE for an unknown name. */
 enum status fabric_open(const struct fabric_request *request, struct transport **transport) MUST_CHECK;
 
+/* Settings of libfabric's that fabric_open() relies on, where the user has made none. It calls this itself; before that
+ * only where another library may call libfabric first, which reads them once. Sets the environment: no other threads. */
+void fabric_set_environment(void);
+
 /* `size` endpoints in one process. mode: how messages arrive. Any thread may use its own endpoint. Close each endpoint
  * with ops->close; the hub goes with the last one. */
 enum loopback_mode {

@@ -536,6 +536,7 @@ static enum status close_all(void)
 
 HOOK int MPI_Init(int *argc, char ***argv)
 {
+    fabric_set_environment(); /* MPI may be the first that calls libfabric */
     const int code = PMPI_Init(argc, argv);
     if (code == MPI_SUCCESS)
         must(open_all(false));
@@ -544,6 +545,7 @@ HOOK int MPI_Init(int *argc, char ***argv)
 
 HOOK int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
+    fabric_set_environment();
     const int code = PMPI_Init_thread(argc, argv, required, provided);
     if (code == MPI_SUCCESS)
         must(open_all(required == MPI_THREAD_MULTIPLE && *provided == MPI_THREAD_MULTIPLE));

@@ -235,6 +235,21 @@ static void picked_under_a_program(const char *mpi)
     outcome_release(&outcome);
 }
 
+/* libfabric reads its settings once: before MPI's transport, which may be the first to call it. */
+Test(external, settings_come_before_mpi)
+{
+    struct outcome outcome;
+    if (!has_interposer("openmpi"))
+        cr_skip_test("mpiexec.openmpi or what is built for it is not here");
+    run_under("openmpi", 2,
+              "CHORALE_ALLREDUCE=ring CHORALE_TRANSPORT=tcp OMPI_MCA_mtl=ofi FI_LOG_LEVEL=info FI_LOG_PROV=net", "",
+              &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.out);
+    cr_expect(contains(outcome.err, "read int var staging_sbuf_size=0"));
+    cr_expect_not(contains(outcome.err, "variable staging_sbuf_size=<not set>"));
+    outcome_release(&outcome);
+}
+
 /* A copy that has no interposer beside it. */
 static void nothing_to_pick(const char *mpi)
 {
