@@ -151,6 +151,7 @@ static enum status join(const struct job_options *options, unsigned wants, struc
     const char *manager = external ? external_manager() : NULL;
     if (manager == NULL)
         return job_join(options, &worker->job);
+    fabric_set_environment(); /* it may be the first that calls libfabric */
     TRY(external_open(manager, &worker->library));
     return external_job(worker->library, options, &worker->job);
 }

@@ -248,6 +248,13 @@ Test(external, settings_come_before_mpi)
     cr_expect(contains(outcome.err, "read int var staging_sbuf_size=0"));
     cr_expect_not(contains(outcome.err, "variable staging_sbuf_size=<not set>"));
     outcome_release(&outcome);
+    cr_assert_eq(setenv("OMPI_MCA_mtl", "ofi", 1) | setenv("FI_LOG_LEVEL", "info", 1) | setenv("FI_LOG_PROV", "net", 1),
+                 0);
+    run("openmpi", 2, "bench --allreduce=mpi,ring --transport=tcp --sizes=8..8 --iters=1 -w 0", &outcome);
+    cr_expect_eq(outcome.exit_code, 0, "%s", outcome.out);
+    cr_expect(contains(outcome.err, "read int var staging_sbuf_size=0"));
+    cr_expect_not(contains(outcome.err, "variable staging_sbuf_size=<not set>"));
+    outcome_release(&outcome);
 }
 
 /* A copy that has no interposer beside it. */
