@@ -92,7 +92,8 @@ struct fabric_request {
 enum status fabric_open(const struct fabric_request *request, struct transport **transport) MUST_CHECK;
 
 /* Settings of libfabric's that fabric_open() relies on, where the user has made none. It calls this itself; before that
- * only where another library may call libfabric first, which reads them once. Sets the environment: no other threads. */
+ * only where another library may call libfabric first, which reads them once. Sets the environment, which nobody may read
+ * meanwhile. */
 void fabric_set_environment(void);
 
 /* `size` endpoints in one process. mode: how messages arrive. Any thread may use its own endpoint. Close each endpoint
