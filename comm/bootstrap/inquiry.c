@@ -171,9 +171,7 @@ static void describe_all(const struct launcher *launcher, struct text *text)
 static bool write_all(const struct launcher *launcher, char *path, size_t size)
 {
     struct text text = {.length = 0};
-    const char *folder = getenv("TMPDIR"); /* NOLINT(concurrency-mt-unsafe): nobody sets it meanwhile */
-    (void)snprintf(path, size, "%s/chorale-timeout-XXXXXX.txt",
-                   folder != NULL && folder[0] == '/' && strlen(folder) < 200 ? folder : "/tmp");
+    (void)snprintf(path, size, "%s/chorale-timeout-XXXXXX.txt", launcher->folder);
     const int fd = mkostemps(path, 4, O_CLOEXEC);
     if (fd < 0)
         return false;

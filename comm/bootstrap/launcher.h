@@ -103,7 +103,8 @@ struct launcher {
     int listener, signals; /* descriptors */
     unsigned char token[CONTROL_TOKEN_BYTES];
     char host[CONTROL_HOST_BYTES + 1];
-    int joined; /* how many have said HELLO */
+    char folder[200]; /* of temporary files */
+    int joined;       /* how many have said HELLO */
     int turned_away;
     bool welcomed;
     uint64_t join_due;

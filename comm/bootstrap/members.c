@@ -21,6 +21,13 @@
 
 /* --- life --- */
 
+/* Where temporary files go. Asked for at the start: later the worker beside a server's thread may set variables. */
+static void find_folder(char *folder, size_t size)
+{
+    const char *value = getenv("TMPDIR"); /* NOLINT(concurrency-mt-unsafe): see above */
+    (void)snprintf(folder, size, "%s", value != NULL && value[0] == '/' && strlen(value) < size ? value : "/tmp");
+}
+
 enum status members_init(struct launcher *launcher, int size, double deadline)
 {
     void *members = NULL, *strangers = NULL;
@@ -34,6 +41,7 @@ enum status members_init(struct launcher *launcher, int size, double deadline)
                                   .gather = {.sequence = 1, .due = NEVER}};
     if (gethostname(launcher->host, sizeof launcher->host - 1) != 0)
         memcpy(launcher->host, "localhost", sizeof "localhost");
+    find_folder(launcher->folder, sizeof launcher->folder);
     TRY(memory_zeroed(&members, (size_t)size, sizeof(struct member)));
     launcher->members = members;
     for (int i = 0; i < size; i++) {
