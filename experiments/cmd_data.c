@@ -54,7 +54,7 @@ static const struct option options_table[] = {
      .default_text = "1",
      .min = 0,
      .max = 9e15,
-     .help = "inspect --decode: of crops"},
+     .help = "inspect --decode: of crops; pack: of synthetic images"},
     {.key = "json", .type = OPTION_FLAG, .help = "inspect: one JSON document on stdout"},
     {.key = NULL},
 };
@@ -67,6 +67,19 @@ static enum status open_data(const struct option_values *options, const char *pa
         .seed = (uint64_t)option_int(options, "seed"),
     };
     return data_open(&request, data);
+}
+
+/* Of the options that an action has, `keys`, no other is given. */
+static enum status only(const struct option_values *options, const char *action, const char *keys)
+{
+    for (const struct option *option = options_table; option->key != NULL; option++) {
+        char word[32];
+        (void)snprintf(word, sizeof word, " %s ", option->key);
+        if (option_given(options, option->key) && strstr(keys, word) == NULL)
+            return fail(STATUS_USAGE, "--%s: data %s has no use for it: leave it out: chorale data --help", option->key,
+                        action);
+    }
+    return STATUS_OK;
 }
 
 /* ---- index ---- */
@@ -108,7 +121,7 @@ static enum status index_folder(const char *folder)
 
 static enum status run_index(const struct option_values *options, char **paths, size_t count)
 {
-    (void)options;
+    TRY(only(options, "index", " "));
     for (size_t i = 0; i < count; i++)
         TRY(is_folder(paths[i]) ? index_folder(paths[i]) : index_file(paths[i]));
     return STATUS_OK;
@@ -122,6 +135,7 @@ static enum status run_pack(const struct option_values *options, char **paths, s
     struct stored_images form;
     struct pack_written written = {.train = 0};
     const char *out = option_text(options, "out");
+    TRY(only(options, "pack", " out image-size seed "));
     if (count != 1)
         return fail(STATUS_USAGE, "data pack: one data set, please: chorale data --help");
     if (out == NULL || !ends_with(out, ".pack"))
@@ -421,8 +435,14 @@ static enum status run_inspect(const struct option_values *options, char **paths
     struct inspection inspection = {.options = options, .words = paths[0]};
     if (count != 1)
         return fail(STATUS_USAGE, "data inspect: one data set, please: chorale data --help");
-    if (checkpoint_is(paths[0]))
+    if (checkpoint_is(paths[0])) {
+        TRY(only(options, "inspect CHECKPOINT", " json "));
         return inspect_checkpoint(paths[0]);
+    }
+    if (option_flag(options, "decode"))
+        TRY(only(options, "inspect", " images image-size decode loaders seed json "));
+    else
+        TRY(only(options, "inspect without --decode", " images json "));
     enum status status = inspect(&inspection);
     for (size_t i = 0; i < MOST_NAMED; i++) {
         free(inspection.named[i].name);

@@ -222,7 +222,9 @@ static const struct option options_table[] = {
     {.key = "resume",
      .type = OPTION_STRING,
      .bare = "",
-     .help = "go on with the latest good checkpoint in --out=FOLDER, or with that FILE, to the same --steps or more"},
+     .help =
+         "go on with the latest good checkpoint in --out=FOLDER, or with that FILE; for longer than it was meant to "
+         "only with --lr-schedule=constant or --decay-epochs"},
     {.key = "change-workers",
      .type = OPTION_FLAG,
      .help = "--resume: with another number of workers than before, from the same place in the data"},
@@ -230,8 +232,9 @@ static const struct option options_table[] = {
     {.key = "profile-out", .type = OPTION_STRING, .help = "file for layer times, for --device=replay and sim"},
     {.key = "trace",
      .type = OPTION_STRING,
-     .help =
-         "folder for trace.RANK.json of every worker: steps, phases, buckets in flight, as ui.perfetto.dev shows them"},
+     .help = "folder for trace.RANK.json of every worker: steps, phases, buckets in flight, as ui.perfetto.dev shows "
+             "them; in "
+             "place of those of an earlier run"},
     {.key = "timing-skip",
      .type = OPTION_INT,
      .unit = "steps",
@@ -366,6 +369,12 @@ static bool fits(const struct option_values *options, size_t k)
     return (owned[k].schedules >> schedule_of(options) & 1) != 0;
 }
 
+static bool warms_up(const struct option_values *options)
+{
+    return option_int(options, "warmup-steps") > 0 ||
+           (option_given(options, "warmup-epochs") && option_real(options, "warmup-epochs") > 0);
+}
+
 /* What a schedule does not have is not ignored. */
 static enum status check_schedule(const struct option_values *options)
 {
@@ -373,8 +382,7 @@ static enum status check_schedule(const struct option_values *options)
         if (option_given(options, owned[k].key) && !fits(options, k))
             return fail(STATUS_USAGE, "--%s: --lr-schedule=%s has no such thing: leave it out", owned[k].key,
                         rate_schedule_name(schedule_of(options)));
-    if (option_given(options, "warmup-lr") && !option_given(options, "warmup-steps") &&
-        !option_given(options, "warmup-epochs"))
+    if (option_given(options, "warmup-lr") && !warms_up(options))
         return fail(STATUS_USAGE, "--warmup-lr: there is no warm-up: give --warmup-steps or --warmup-epochs, too");
     return STATUS_OK;
 }
@@ -382,10 +390,12 @@ static enum status check_schedule(const struct option_values *options)
 static const struct recipe_instead instead[] = {{"steps", "epochs"}, {"warmup-steps", "warmup-epochs"}};
 enum { INSTEAD = sizeof instead / sizeof instead[0] };
 
-/* Where the command line gives another schedule, the recipe's has none of its own to say. */
+/* Where the command line gives another schedule, or no warm-up, the recipe's has none of its own to say. */
 static enum status take_recipe(struct option_values *options)
 {
     const bool chosen = option_given(options, "lr-schedule");
+    const bool cold = (option_given(options, "warmup-steps") || option_given(options, "warmup-epochs")) &&
+                      !warms_up(options) && !option_given(options, "warmup-lr");
     bool given[OWNED];
     for (size_t k = 0; k < OWNED; k++)
         given[k] = option_given(options, owned[k].key);
@@ -393,6 +403,8 @@ static enum status take_recipe(struct option_values *options)
     for (size_t k = 0; k < OWNED; k++)
         if (chosen && !given[k] && !fits(options, k))
             option_unset(options, owned[k].key);
+    if (cold)
+        option_unset(options, "warmup-lr");
     return STATUS_OK;
 }
 
@@ -531,6 +543,20 @@ static void say_setup(const struct worker *worker)
     text_release(&text);
 }
 
+/* What travels. Segments are the comm's; what is left of a tensor or bucket is a smaller one. */
+static void say_wire(const struct train_request *request)
+{
+    struct text name = {0};
+    if (!wire_format_changes(request->wire, DTYPE_F32)) {
+        printf(", wire f32");
+        return;
+    }
+    wire_format_canonical(request->wire, &name);
+    printf(", wire %s (%.3g of the bytes of f32)", text_string(&name),
+           wire_format_ratio(request->wire, comm_segment(request->comm) / sizeof(float)));
+    text_release(&name);
+}
+
 static void say_exchange(const struct train_start *start)
 {
     if (job_size(start->request->job) == 1)
@@ -543,6 +569,7 @@ static void say_exchange(const struct train_start *start)
         printf("exchanged in buckets of up to %zu B", start->bucket);
     printf(", overlap %s, driven %s", start->overlaps ? "bucket" : "none",
            comm_has_thread(start->request->comm) ? "by a thread of its own" : "between layers");
+    say_wire(start->request);
     if (start->request->norms == NORMS_SYNC)
         printf("; batch norms over all workers");
     printf("\n");
@@ -567,6 +594,20 @@ static void say_schedule(const struct learning_rate *rate, uint64_t steps)
         printf(" (%s: the rate stays)", rate->milestones > 0 ? "beyond this run" : "no milestones");
 }
 
+/* What a short run makes of a schedule for long ones. */
+static void say_odd_schedule(const struct learning_rate *rate, uint64_t steps)
+{
+    const double warm = rate->warmup_began + (double)rate->warmup;
+    if (rate->warmup > 0 && warm > (double)steps)
+        printf("the warm-up ends at step %.0f, after the run: the rate of %g is not reached\n", warm,
+               learning_rate_scaled(rate));
+    for (int k = 0; rate->schedule == RATE_STEP && k < rate->milestones && rate->milestone[k] < steps; k++)
+        if (rate->warmup > 0 && (double)rate->milestone[k] < warm) {
+            printf("the rate falls at step %llu already, within the warm-up\n", (unsigned long long)rate->milestone[k]);
+            break;
+        }
+}
+
 /* The rate that a step takes is for the images of all workers together. */
 static void say_rate(const struct train_start *start)
 {
@@ -579,6 +620,7 @@ static void say_rate(const struct train_start *start)
         printf(" for %zu images: %g for %zu", rate->images, learning_rate_scaled(rate), rate->global_batch);
     say_schedule(rate, start->steps);
     printf(", warm-up %llu step%s\n", (unsigned long long)rate->warmup, plural((size_t)rate->warmup));
+    say_odd_schedule(rate, start->steps);
     printf("%s, momentum %g, weight decay %g of weights, %g of norms, %g of biases, ", update_rule_name(settings->rule),
            settings->momentum, settings->weight_decay, settings->norm_decay, settings->bias_decay);
     if (settings->clip > 0)

@@ -2,8 +2,11 @@
  * microseconds. */
 #include "nn/trace.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/memory.h"
@@ -23,7 +26,26 @@ struct trace {
     bool failed;
 };
 
-enum status trace_create(const char *folder, int rank, struct trace **out)
+/* Of this rank, and of every `size`-th after it, as far as there are any. */
+static enum status remove_earlier(const char *folder, int rank, int size)
+{
+    enum status status = STATUS_OK;
+    struct text path = {0};
+    for (int old = rank; status >= 0; old += size) {
+        text_release(&path);
+        text_addf(&path, "%s/trace.%d.json", folder, old);
+        TRY_TO(done, text_check(&path));
+        if (!file_is_plain(text_string(&path)))
+            break;
+        if (unlink(text_string(&path)) != 0)
+            status = fail(STATUS_IO, "remove %s: %s", text_string(&path), strerror(errno));
+    }
+done:
+    text_release(&path);
+    return status;
+}
+
+enum status trace_create(const char *folder, int rank, int size, struct trace **out)
 {
     void *memory = NULL;
     enum status status = STATUS_OK;
@@ -35,6 +57,7 @@ enum status trace_create(const char *folder, int rank, struct trace **out)
     TRY_TO(failed, text_check(&trace->path));
     TRY_TO(failed, folder_create(folder));
     TRY_TO(failed, file_writable(text_string(&trace->path)));
+    TRY_TO(failed, remove_earlier(folder, rank, size));
     *out = trace;
     return STATUS_OK;
 failed:

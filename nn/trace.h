@@ -14,8 +14,9 @@
 struct trace;
 
 /* In memory, for FOLDER/trace.RANK.json: the folder is made where it is not there, and that the file can be written is tried
- * at once; trace_write() writes it. Free with trace_destroy(). */
-enum status trace_create(const char *folder, int rank, struct trace **trace) MUST_CHECK;
+ * at once; trace_write() writes it. The workers, `size` in all, together remove the files that an earlier run left there, of
+ * more workers, too: what lies there at the end is of one run. Free with trace_destroy(). */
+enum status trace_create(const char *folder, int rank, int size, struct trace **trace) MUST_CHECK;
 void trace_destroy(struct trace *trace); /* accepts NULL */
 
 enum { TRACE_STEPS, TRACE_BUCKETS }; /* rows; bucket b's is TRACE_BUCKETS + b */

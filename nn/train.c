@@ -446,7 +446,7 @@ static enum status trainer_open(const struct train_request *request, struct trai
     TRY(make_plan(trainer));
 
     if (request->trace != NULL)
-        TRY(trace_create(request->trace, job_rank(request->job), &trainer->trace));
+        TRY(trace_create(request->trace, job_rank(request->job), job_size(request->job), &trainer->trace));
     struct exchange_request exchange = {.comm = request->comm,
                                         .trace = trainer->trace,
                                         .spec = spec,

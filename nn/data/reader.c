@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "nn/data.h"
 
 #define LARGEST_NAMES ((size_t)16 << 20)
 
@@ -33,11 +34,14 @@ static const struct reader *by_name(const char *name, size_t length)
 static enum status nothing_known(const char *path)
 {
     struct text known = {0};
+    if (!file_exists(path) && strcmp(path, DATA_FOLDER) == 0)
+        return fail(STATUS_IO, "data %s: no such folder: " DATA_CURE, path);
+    if (!file_exists(path))
+        return fail(STATUS_IO, "data %s: no such file or folder: look at the path", path);
     for (size_t i = 0; readers[i] != NULL; i++)
         text_addf(&known, "%s%s (%s)", i > 0 ? "; " : "", readers[i]->name, readers[i]->summary);
-    enum status status =
-        fail(STATUS_IO, "data %s: %s: " DATA_CURE " with one of %s", path,
-             file_exists(path) ? "no data set that is known here" : "no such file or folder", text_string(&known));
+    enum status status = fail(STATUS_IO, "data %s: no data set that is known here: give --data=FOLDER with one of %s",
+                              path, text_string(&known));
     text_release(&known);
     return status;
 }
@@ -49,6 +53,8 @@ enum status reader_choose(const char *words, const struct reader **reader, const
     if (words[0] == '\0' || (colon != NULL && colon[1] == '\0' && by_name(words, length) != NULL))
         return fail(STATUS_USAGE, "data %s: a path is missing: PATH or FORMAT:PATH", words);
     *reader = by_name(words, length);
+    if (*reader != NULL && colon != NULL && (*reader)->recognises == NULL)
+        return fail(STATUS_USAGE, "data %s: %s reads nothing: leave the path out", words, (*reader)->name);
     *path = colon != NULL ? colon + 1 : "made from the seed";
     if (*reader != NULL && (colon != NULL || (*reader)->recognises == NULL))
         return STATUS_OK;

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "tests/experiments/support_program.h"
 
@@ -188,7 +189,14 @@ Test(data, words_that_are_wrong_are_told)
     REFUSED("data index set", 2, "no tar files");
     REFUSED("data inspect folder:", 2, "folder:", "a path is missing");
     REFUSED("train -n 1 --data=folder: --out=c", 2, "a path is missing");
-    REFUSED("data inspect nothing", 1, "data nothing: no such file or folder", "WebDataset", "ImageFolder");
+    REFUSED("data inspect nothing", 1, "data nothing: no such file or folder: look at the path");
+    REFUSED("data inspect synthetic:nothing", 2, "synthetic reads nothing");
+    cr_assert_eq(mkdir("empty", 0755), 0);
+    REFUSED("data inspect empty", 1, "data empty: no data set that is known here", "WebDataset", "ImageFolder");
+    REFUSED("data index set --decode", 2, "--decode: data index has no use for it");
+    REFUSED("data pack set --out=set.pack --json", 2, "--json: data pack has no use for it");
+    REFUSED("data inspect set --seed=3", 2, "--seed: data inspect without --decode has no use for it");
+    REFUSED("data inspect set --decode --out=set.pack", 2, "--out: data inspect has no use for it");
     REFUSED("train -n 1 --data=set --shard=labels --out=a", 2, "--shard", "label");
     REFUSED("train -n 1 --data=set --augment=crop --out=b", 2, "--augment", "crop-flip");
 }

@@ -112,6 +112,7 @@ Test(recipe, what_a_schedule_lacks_is_refused_not_ignored)
     expect_refused("lr-schedule=constant\ndecay-epochs=1\n", "", "--decay-epochs");
     expect_refused("lr-schedule=polynomial\ndecay-factor=0.5\n", "", "--decay-factor");
     expect_refused("warmup-lr=0.1\n", "", "--warmup-lr");
+    expect_refused("warmup-steps=0\nwarmup-lr=0.1\n", "", "--warmup-lr");
 }
 
 Test(recipe, a_file_that_is_not_there_is_named)

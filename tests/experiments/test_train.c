@@ -175,6 +175,9 @@ Test(train, says_where_the_rate_changes)
                  {"--steps=3 --decay-epochs=", ", step (no milestones: the rate stays)"},
                  {"--steps=3 --lr-schedule=cosine --lr-end=0.01 --warmup-steps=1",
                   ", cosine to 0.01 at step 3, warm-up 1 step\n"},
+                 {"--steps=2 --warmup-steps=5",
+                  "\nthe warm-up ends at step 5, after the run: the rate of 0.003125 is not reached\n"},
+                 {"--steps=20 --warmup-steps=8", "\nthe rate falls at step 7 already, within the warm-up\n"},
                  {"--steps=1 --lr-schedule=constant",
                   "1 step, global batch 8, lr 0.1 for 256 images: 0.003125 for 8, constant"}};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -331,7 +334,11 @@ Test(train, traces_show_what_overlaps)
 {
     enum { STEPS = 3 };
     json_error_t error;
+    cr_assert_eq(mkdir("traces", 0755), 0);
+    cr_assert_eq(system("touch traces/trace.0.json traces/trace.1.json traces/trace.2.json traces/trace.3.json"),
+                 0); /* of more workers */
     json_t *summary = summary_of("--allreduce=ring -n 2 --steps=3 --eval=never --bucket=tensor --trace=traces" SMALL);
+    cr_expect_eq(system("test $(ls traces | wc -l) -eq 2"), 0);
     double backward_end[STEPS] = {0}, first_flight[STEPS] = {0}, whole[STEPS] = {0}, parts[STEPS] = {0};
     size_t steps = 0, flights = 0, updates[STEPS] = {0}, k;
     json_t *event, *trace = json_load_file("traces/trace.1.json", 0, &error);
@@ -893,6 +900,7 @@ Test(train, wrong_usage_is_said_in_one_line)
     expect_refused("-n 2 --overlap=some" SMALL, 2, "--overlap=some");
     expect_refused("-n 2 --allreduce=gossip --overlap=bucket --steps=1" SMALL, 2, "--overlap=none");
     expect_refused("-n 0" SMALL, 2, "workers");
+    expect_refused("--steps=2 --warmup-steps=0 --warmup-lr=0.1" SMALL, 2, "there is no warm-up");
     expect_refused("-n 2 --steps=1 --out=a --model=cnn --image-size=28 --batch=30001", 2, "60000");
     expect_refused("-n 2 --steps=1 --out=b --transport=loopback" SMALL, 2, "loopback");
     expect_refused("-n 3 --steps=1 --out=c --nodes=2x4" SMALL, 2, "8 workers");
@@ -901,7 +909,8 @@ Test(train, wrong_usage_is_said_in_one_line)
 
 Test(train, what_can_not_be_read_or_written_is_named)
 {
-    expect_refused("-n 2 --steps=1 --data=/nowhere --out=a" CNN, 1, "apt-get install dataset-fashion-mnist");
+    expect_refused("-n 2 --steps=1 --data=/nowhere --out=a" CNN, 1,
+                   "data /nowhere: no such file or folder: look at the path");
     expect_refused("-n 2 --steps=1 --out=/proc/run" SMALL, 1, "/proc/run");
     expect_refused("-n 2 --steps=1 --device=replay:/nowhere --out=b", 1, "/nowhere");
 }

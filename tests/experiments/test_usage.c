@@ -204,7 +204,7 @@ Test(usage, files_with_wrong_content_are_named_with_the_line)
 Test(usage, data_that_are_missing_or_cut_short)
 {
     cr_assert_eq(mkdir("data", 0777), 0);
-    REFUSED(CNN " -n 2 --data=/nowhere --out=a", 1, "/nowhere", "apt-get install dataset-fashion-mnist");
+    REFUSED(CNN " -n 2 --data=/nowhere --out=a", 1, "data /nowhere: no such file or folder: look at the path");
     REFUSED(CNN " -n 2 --data=data --out=b", 1, "data data: no data set", "train-images-idx3-ubyte", "--data=FOLDER");
     int fd = open("data/train-images-idx3-ubyte", O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
     static const unsigned char head[16] = {0, 0, 8, 3,  0, 0, 0xea, 0x60,
