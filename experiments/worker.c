@@ -92,6 +92,43 @@ static void job_failed(void *context, enum status status, const char *message, b
     _exit(status_exit_code(status)); /* that of the worker whose failure it is, whoever is first */
 }
 
+enum { NETWORK_OPTIONS = 5, NETWORK_BYTES = 64 };
+
+static const char *const network_options[NETWORK_OPTIONS] = {"transport", "provider", "segment", "window", "nodes"};
+
+static void network_value(const struct option_values *options, const char *key, char value[NETWORK_BYTES])
+{
+    const char *text = option_text(options, key);
+    if (strcmp(key, "segment") == 0 && option_given(options, key)) /* 1M is 1048576 */
+        (void)snprintf(value, NETWORK_BYTES, "%zu", option_size(options, key));
+    else
+        (void)snprintf(value, NETWORK_BYTES, "%s", text != NULL ? text : "the usual one");
+}
+
+/* Collective: what decides how workers talk to each other is named where it differs, before they try. */
+static enum status agree_on_network(const struct option_values *options, struct job *job)
+{
+    typedef char values[NETWORK_OPTIONS][NETWORK_BYTES];
+    enum status status = STATUS_OK;
+    const int size = job_size(job);
+    values mine = {{0}}, *all = NULL;
+    void *memory = NULL;
+    for (size_t k = 0; k < NETWORK_OPTIONS; k++)
+        network_value(options, network_options[k], mine[k]);
+    TRY(memory_zeroed(&memory, (size_t)size, sizeof mine));
+    all = memory;
+    TRY_TO(done, job_allgather(job, mine, sizeof mine, all));
+    for (size_t k = 0; k < NETWORK_OPTIONS; k++)
+        for (int rank = 1; status >= 0 && rank < size; rank++)
+            if (memcmp(all[0][k], all[rank][k], NETWORK_BYTES) != 0)
+                status = fail(STATUS_MISMATCH,
+                              "--%s=%.*s of rank 0, %.*s of rank %d: start all workers with the same options",
+                              network_options[k], NETWORK_BYTES, all[0][k], NETWORK_BYTES, all[rank][k], rank);
+done:
+    free(memory);
+    return status;
+}
+
 static enum status open_transport(const struct option_values *options, struct job *job, struct transport **transport)
 {
     const char *name = option_text(options, "transport");
@@ -130,6 +167,7 @@ static enum status open_comm(const struct option_values *options, bool progress_
 {
     struct transport *transport = NULL;
     TRY(read_inject(options, worker));
+    TRY(agree_on_network(options, worker->job));
     TRY(open_transport(options, worker->job, &transport));
     if (worker->inject != NULL)
         TRY(inject_open(worker->inject, (uint64_t)option_int(options, "seed"), transport, &transport));

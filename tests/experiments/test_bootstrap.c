@@ -480,7 +480,12 @@ Test(bootstrap, an_option_that_one_worker_lacks_is_told)
                   {"--steps=3", "--steps=2 of rank 0, 3 of rank 1"},
                   {"--overlap=none", "--overlap=the usual one of rank 0, none of rank 1"},
                   {"--inject=straggler=0:2", "--inject=nothing of rank 0, straggler=0:2 of rank 1"},
-                  {"--checkpoint=1", "--checkpoint=never of rank 0, 1 of rank 1"}};
+                  {"--checkpoint=1", "--checkpoint=never of rank 0, 1 of rank 1"},
+                  {"--transport=tcp", "--transport=auto of rank 0, tcp of rank 1"},
+                  {"--provider=net", "--provider=the usual one of rank 0, net of rank 1"},
+                  {"--segment=64K", "--segment=the usual one of rank 0, 65536 of rank 1"},
+                  {"--window=2", "--window=the usual one of rank 0, 2 of rank 1"},
+                  {"--nodes=1+2", "--nodes=the usual one of rank 0, 1+2 of rank 1"}};
     for (size_t k = 0; k < sizeof unlike / sizeof *unlike; k++) {
         struct outcome outcome;
         char script[SCRIPT_BYTES];
