@@ -67,6 +67,14 @@ static enum status make_model(struct trainer *trainer)
     return STATUS_OK;
 }
 
+/* Steps by which epochs begin later than in a run of as many workers from the start: whole ones, also where an earlier run
+ * was left within an epoch. */
+static double milestones_shift(const struct data_order *order)
+{
+    const uint64_t next = order->origin.epoch + 1;
+    return (double)data_order_end(order, (double)next) - (double)next * (double)data_order_batches(order);
+}
+
 /* When the learning rate changes. `shift`: steps of this run at which epoch 0 began, or would have with as many workers: what
  * is told in epochs counts from there, what is told in steps from 0. */
 static enum status make_rate(struct trainer *trainer, double shift)
@@ -94,7 +102,7 @@ static enum status make_rate(struct trainer *trainer, double shift)
     else
         learning_rate_usual_milestones(rate, data_order_steps(request->epochs, epoch));
     if (request->decay_epochs != NULL || request->steps == 0)
-        learning_rate_shift(rate, shift);
+        learning_rate_shift(rate, milestones_shift(&trainer->order));
     return STATUS_OK;
 }
 

@@ -667,6 +667,19 @@ Test(resume, what_was_kept_within_an_epoch_may_end_there_with_change_workers)
     json_decref(summary);
 }
 
+/* 36 of 50 images are given in 3 steps, of the others 2 steps take 7 each: epoch 1 begins with step 5, later ones after 7. */
+Test(resume, the_rate_falls_where_an_epoch_begins_with_change_workers)
+{
+    const char *options = "--model=cnn --image-size=9 --threads=1 --data=. --eval=never --decay-epochs=1,2";
+    train_silently(words("-n 2 --batch=6 %s --steps=3 --out=run", options));
+    free(train(words("-n 1 --batch=7 %s --steps=6 --out=run --resume --change-workers", options)));
+    json_t *summary = summary_of("run");
+    const json_t *falls = json_object_get(json_object_get(summary, "learning_rate"), "decay_steps");
+    cr_expect_eq(json_integer_value(json_array_get(falls, 0)), 5);
+    cr_expect_eq(json_integer_value(json_array_get(falls, 1)), 12);
+    json_decref(summary);
+}
+
 /* As many images a step: the same samples in the same order, and nearly the same numbers. */
 Test(resume, goes_on_with_other_workers)
 {
