@@ -299,8 +299,8 @@ static enum status check_length(const struct checkpoint *checkpoint, uint64_t wa
         return fail(STATUS_IO, "read %s: %s", checkpoint->path, strerror(errno));
     if ((uint64_t)about.st_size == wanted || (!all && (uint64_t)about.st_size > wanted))
         return STATUS_OK;
-    return fail(STATUS_FORMAT, "checkpoint %s: it has %llu bytes instead of %llu: it was %s", checkpoint->path,
-                (unsigned long long)about.st_size, (unsigned long long)wanted,
+    return fail(STATUS_FORMAT, "checkpoint %s: it has %llu bytes instead of %s%llu: it was %s", checkpoint->path,
+                (unsigned long long)about.st_size, all ? "" : "at least ", (unsigned long long)wanted,
                 (uint64_t)about.st_size < wanted ? "cut" : "added to");
 }
 

@@ -166,6 +166,8 @@ Test(checkpoint, no_bit_and_no_length_of_it_may_differ)
         put("bad", good, cut);
         cr_expect_eq(read_all("bad"), STATUS_FORMAT, "cut at %zu", cut);
     }
+    put("bad", good, 70); /* within the header, which tells the rest */
+    EXPECT_FAIL(STATUS_FORMAT, "it has 70 bytes instead of at least ", read_all("bad"));
     free(good);
 }
 
