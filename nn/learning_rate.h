@@ -48,8 +48,7 @@ double learning_rate_scaled(const struct learning_rate *rate);
 double learning_rate_at(const struct learning_rate *rate, uint64_t step);
 
 /* Milestones from a list of epochs like "30,60,80" ("" = none) and the steps of an epoch, each the first step that begins when
- * so much is over. STATUS_USAGE for anything
- * that is no list of rising positive numbers. */
+ * so much is over. STATUS_USAGE for anything that is no list of rising positive numbers. */
 enum status learning_rate_milestones(struct learning_rate *rate, const char *epochs, double steps_per_epoch) MUST_CHECK;
 /* The usual ones, 30, 60 and 80 of 90 epochs, as shares of a run of `steps`, whatever its length was given in. */
 void learning_rate_usual_milestones(struct learning_rate *rate, uint64_t steps);

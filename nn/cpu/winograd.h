@@ -8,6 +8,7 @@
  *   result         Y = A' [(G w G') . (B' x B)] A
  *   by data        the same of Y's gradient, with the weights turned by 180 degrees and transposed
  *   by weights    dw = G' [(A dY A') . (B' x B)] G, points summed over tiles
+ *                 (of results of at most 2 x 2 pixels plain products instead: taps.h)
  * Rounding in the 2-norm, relative to the result: below 1e-6 with m = 2, 4e-6 with m = 4.
  *
  * For AVX2 with FMA, in either layout of value.h, with blocks of 8 channels or of AVX-512's 16. Every sum is made by one
