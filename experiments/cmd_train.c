@@ -602,7 +602,7 @@ static void say_odd_schedule(const struct learning_rate *rate, uint64_t steps)
         printf("the warm-up ends at step %.0f, after the run: the rate of %g is not reached\n", warm,
                learning_rate_scaled(rate));
     for (int k = 0; rate->schedule == RATE_STEP && k < rate->milestones && rate->milestone[k] < steps; k++)
-        if (rate->warmup > 0 && (double)rate->milestone[k] < warm) {
+        if (rate->warmup > 0 && rate->milestone[k] > 0 && (double)rate->milestone[k] < warm) { /* 0: long ago */
             printf("the rate falls at step %llu already, within the warm-up\n", (unsigned long long)rate->milestone[k]);
             break;
         }
