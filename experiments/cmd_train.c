@@ -232,9 +232,9 @@ static const struct option options_table[] = {
     {.key = "profile-out", .type = OPTION_STRING, .help = "file for layer times, for --device=replay and sim"},
     {.key = "trace",
      .type = OPTION_STRING,
-     .help = "folder for trace.RANK.json of every worker: steps, phases, buckets in flight, as ui.perfetto.dev shows "
-             "them; in "
-             "place of those of an earlier run"},
+     .help =
+         "folder for trace.RANK.json of every worker, in place of an earlier run's: steps, phases, buckets in flight, "
+         "as ui.perfetto.dev shows them"},
     {.key = "timing-skip",
      .type = OPTION_INT,
      .unit = "steps",
@@ -598,11 +598,13 @@ static void say_schedule(const struct learning_rate *rate, uint64_t steps)
 static void say_odd_schedule(const struct learning_rate *rate, uint64_t steps)
 {
     const double warm = rate->warmup_began + (double)rate->warmup;
-    if (rate->warmup > 0 && warm > (double)steps)
+    if (rate->warmup == 0)
+        return;
+    if (warm > (double)steps)
         printf("the warm-up ends at step %.0f, after the run: the rate of %g is not reached\n", warm,
                learning_rate_scaled(rate));
     for (int k = 0; rate->schedule == RATE_STEP && k < rate->milestones && rate->milestone[k] < steps; k++)
-        if (rate->warmup > 0 && rate->milestone[k] > 0 && (double)rate->milestone[k] < warm) { /* 0: long ago */
+        if (rate->milestone[k] > 0 && (double)rate->milestone[k] < warm) { /* 0: long ago */
             printf("the rate falls at step %llu already, within the warm-up\n", (unsigned long long)rate->milestone[k]);
             break;
         }

@@ -32,7 +32,7 @@ static enum status remove_earlier(const char *folder, int rank, int size)
     enum status status = STATUS_OK;
     struct text path = {0};
     for (int old = rank; status >= 0; old += size) {
-        text_release(&path);
+        text_clear(&path);
         text_addf(&path, "%s/trace.%d.json", folder, old);
         TRY_TO(done, text_check(&path));
         if (!file_is_plain(text_string(&path)))

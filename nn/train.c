@@ -76,7 +76,7 @@ static double milestones_shift(const struct data_order *order)
 }
 
 /* When the learning rate changes. `shift`: steps of this run at which epoch 0 began, or would have with as many workers: what
- * is told in epochs counts from there, what is told in steps from 0. */
+ * is told in epochs counts from there (milestones from whole steps), what is told in steps from 0. */
 static enum status make_rate(struct trainer *trainer, double shift)
 {
     const struct train_request *request = trainer->request;

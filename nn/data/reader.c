@@ -34,10 +34,9 @@ static const struct reader *by_name(const char *name, size_t length)
 static enum status nothing_known(const char *path)
 {
     struct text known = {0};
-    if (!file_exists(path) && strcmp(path, DATA_FOLDER) == 0)
-        return fail(STATUS_IO, "data %s: no such folder: " DATA_CURE, path);
     if (!file_exists(path))
-        return fail(STATUS_IO, "data %s: no such file or folder: look at the path", path);
+        return fail(STATUS_IO, "data %s: no such file or folder: %s", path,
+                    strcmp(path, DATA_FOLDER) == 0 ? DATA_CURE : "look at the path");
     for (size_t i = 0; readers[i] != NULL; i++)
         text_addf(&known, "%s%s (%s)", i > 0 ? "; " : "", readers[i]->name, readers[i]->summary);
     enum status status = fail(STATUS_IO, "data %s: no data set that is known here: give --data=FOLDER with one of %s",
